@@ -1,5 +1,29 @@
-"""ejpy: scheduled jobs, sharded over many machines, without a central server."""
+"""ejpy: scheduled jobs, sharded over many machines, without a central server.
 
+    from ejpy import ShardedJob, ShardContext
+
+    class OrderSync(ShardedJob):
+        def execute(self, shard_ctx: ShardContext) -> None:
+            ...
+
+Everything that a user's code needs is here. The command line tool is `ejpy`.
+"""
+
+from ejpy.errors import CronError, EjpyError, JobCancelled, StaleAttempt
+from ejpy.job import ShardContext, ShardedJob
+from ejpy.schedule.cron import fire_times
+from ejpy.terms import Outcome, Reason
 from ejpy.version import __version__
 
-__all__ = ["__version__"]
+__all__ = [
+    "CronError",
+    "EjpyError",
+    "JobCancelled",
+    "Outcome",
+    "Reason",
+    "ShardContext",
+    "ShardedJob",
+    "StaleAttempt",
+    "__version__",
+    "fire_times",
+]

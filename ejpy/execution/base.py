@@ -9,7 +9,8 @@ lost its token: whatever it writes through ejpy is refused.
                 │ no                   │ cancel or timeout
                 ▼                      ▼
           on_ended(None: never         told to stop ──► on_ended(CANCELLED | TIMED_OUT), or, after `cancel_grace`
-          entered)                     seconds, abandoned with the same outcome
+          entered)                     seconds, ended by force (process), or abandoned with the same outcome
+                                       (a thread past its timeout, anything at `close`)
 """
 
 from __future__ import annotations
@@ -73,7 +74,13 @@ class Execution(Protocol):
     def attempt(self) -> Attempt: ...
 
     def cancel(self, why: str) -> None:
-        """Tell the body to stop; `why` goes to the log. Idempotent; does nothing after the end."""
+        """Tell the body to stop; `why` goes to the log. Idempotent; does nothing after the end.
+
+        A thread's body that ignores this is waited for (only `timeout` and `close` give it up): it may still end well."""
+        ...
+
+    def withdraw(self) -> None:
+        """If the body has not been entered, end with outcome None; otherwise do nothing."""
         ...
 
 

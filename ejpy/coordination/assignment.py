@@ -1,0 +1,150 @@
+"""What the leader of a job does: who shall own which item, and which items can move now.
+
+The leader compares the assignment with what the strategy wants, whenever anything changed, and moves what differs:
+
+* an item that is idle, or whose owner is gone, moves at once;
+* an item that runs on a live worker stays, and moves when it ends (the leader watches its ledger entry until then).
+
+The whole change is one transaction of the differences. Its guards: the leader's term (nobody was elected since), each
+receiver's instance node (nobody is given an item who has just left), the version of each assignment, and the ledger version
+of each item that is taken from a live owner (it did not start meanwhile). If one fails, the leader looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from ejpy.config.model import ShardingStrategyName
+from ejpy.coordination import sharding
+from ejpy.coordination.ledger import Basis, Entry, encode, new_entry
+from ejpy.coordination.paths import JobPaths
+from ejpy.coordination.view import JobView
+from ejpy.registry.base import Check, Create, Delete, Operation, SetData
+
+ITEMS_PER_TRANSACTION = 250
+"""At most four operations an item; a transaction has at most 1,000."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerNode:
+    """A ledger entry with the version that it was read at."""
+
+    entry: Entry
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """An item and the instance that it shall go to."""
+
+    item: int
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What can be done now, and what has to wait."""
+
+    batches: tuple[tuple[Operation, ...], ...]
+    """Each one transaction, without the guard of the term, which depends on the one before."""
+    waiting: frozenset[int]
+    """Items that run on a live worker and move when they end."""
+    moves: tuple[Move, ...]
+
+
+def wanted_moves(view: JobView, strategy: ShardingStrategyName, job: str, total: int, stalled: frozenset[str]) -> list[Move]:
+    """What differs from what the strategy wants. `stalled`: instances that leave fires unclaimed and get nothing new."""
+    eligible = [instance for instance in view.eligible() if instance not in stalled] or view.eligible()
+    current = {item: a.instance_id for item, a in view.assigned.items()}
+    target = sharding.assign(strategy, job, total, eligible, current)
+    return [Move(item, to) for item, to in target.items() if current.get(item) != to]
+
+
+def surplus(view: JobView, total: int) -> list[int]:
+    """Items that are there and should not be."""
+    return sorted(item for item in view.items if item >= total)
+
+
+def plan(
+    paths: JobPaths,
+    view: JobView,
+    moves: Iterable[Move],
+    ledger: Mapping[int, LedgerNode | None],
+    basis: Basis,
+    now: datetime,
+    overdue: frozenset[int] = frozenset(),
+) -> Plan:
+    """Turn wanted moves into transactions.
+
+    `ledger` holds what was read for each item that moves (None: there is no entry yet). `overdue`: items that are taken from
+    an owner that left a fire unclaimed.
+    """
+    waiting: set[int] = set()
+    done: list[Move] = []
+    batches: list[list[Operation]] = []
+    receivers: set[str] = set()
+    count = 0
+    for move in moves:
+        node = ledger.get(move.item)
+        assigned = view.assigned.get(move.item)
+        owner_lives = assigned is not None and assigned.instance_id in view.instances
+        if owner_lives and node is not None and node.entry.running and node.entry.owner in view.instances:
+            waiting.add(move.item)
+            continue
+        if count % ITEMS_PER_TRANSACTION == 0:
+            batches.append([])
+            receivers.clear()
+        count += 1
+        batch = batches[-1]
+        if move.to not in receivers:
+            receivers.add(move.to)
+            batch.append(Check(paths.instance(move.to)))
+        batch += _move(paths, view, move, node, owner_lives, basis, now, move.item in overdue)
+        done.append(move)
+    return Plan(tuple(tuple(b) for b in batches), frozenset(waiting), tuple(done))
+
+
+def _move(
+    paths: JobPaths,
+    view: JobView,
+    move: Move,
+    node: LedgerNode | None,
+    owner_lives: bool,
+    basis: Basis,
+    now: datetime,
+    overdue: bool,
+) -> list[Operation]:
+    operations: list[Operation] = []
+    data = move.to.encode()
+    assigned = view.assigned.get(move.item)
+    fresh = move.item not in view.items
+    if fresh:
+        operations.append(Create(paths.item(move.item)))
+    if assigned is None:
+        operations.append(Create(paths.item_instance(move.item), data))
+    else:
+        operations.append(SetData(paths.item_instance(move.item), data, assigned.version))
+    ledger = paths.ledger(move.item)
+    if node is None:
+        operations.append(Create(ledger, encode(new_entry(basis, now))))
+    elif fresh and not node.entry.running:  # the item existed before and exists again: nothing was due in between
+        operations.append(SetData(ledger, encode(node.entry.rebase(basis, now)), node.version))
+    elif overdue:
+        operations.append(SetData(ledger, encode(node.entry.mark_overdue()), node.version))
+    elif owner_lives:
+        operations.append(Check(ledger, node.version))
+    return operations
+
+
+def removals(paths: JobPaths, item: int, existing: Iterable[str]) -> list[Operation]:
+    """Remove an item that is beyond the count, with everything below it (`existing`: the paths that are known there)."""
+    below = sorted((p for p in existing if p.startswith(paths.item(item) + "/")), key=lambda p: -p.count("/"))
+    return [Delete(p) for p in [*below, paths.item(item)]]
+
+
+def clear_flags(paths: JobPaths, view: JobView) -> list[Operation]:
+    """Somebody else asked for resharding (an operator's tool, a Java worker): it is done, so the flags go."""
+    flags = ((paths.resharding_necessary, view.necessary), (paths.resharding_processing, view.processing))
+    return [Delete(path) for path, there in flags if there]

@@ -1,0 +1,173 @@
+"""What the owner of a sharding item does with it now.
+
+`decide` looks at one ledger entry and the situation, and says one next step. It is asked again after each step, at each
+instant of the schedule and whenever something changed, so it never needs to know what woke it.
+
+    running, by somebody alive    ──► Wait        look again when the entry changes
+    running, owner gone           ──► Claim (owner_lost) with failover, else Write (interrupted)
+    idle, enabled or schedule changed since ──► Write (what passed before is not due)
+    idle, instants passed         ──► Claim, or Write (recorded as not run)
+    else                          ──► None
+
+Instants that passed are told apart by what the item was doing then. While its last attempt ran: an *overlap*, for `misfire`
+to decide. Otherwise: they were *missed*, for `catch_up` and `misfire_grace` to decide. The oldest come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from ejpy.coordination.ledger import JUST_BEFORE, Basis, Entry
+from ejpy.terms import CatchUp, NotRun, Reason
+
+
+class Schedule(Protocol):
+    """The instants of a job; aware datetimes, whole seconds, strictly increasing."""
+
+    def latest(self, after: datetime, until: datetime) -> datetime | None:
+        """The last instant of (after, until], or None."""
+        ...
+
+    def next_after(self, instant: datetime) -> datetime | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The settings of a job that claims depend on."""
+
+    failover: bool
+    misfire: bool
+    catch_up: CatchUp
+    misfire_grace: timedelta
+    claim_timeout: timedelta
+    monitored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything else that the decision depends on; the same for all items of a job at one look."""
+
+    now: datetime
+    me: str
+    live: Container[str]
+    """Ids of the live instances."""
+    policy: Policy
+    basis: Basis
+    changed_at: datetime
+    """Since when `basis` counts, at the earliest: when the configuration was last written."""
+    schedule_of: Callable[[Basis], Schedule | None]
+    """The instants of a schedule, also an earlier one; None if it cannot be understood any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Write `entry`; if that succeeds, run the body."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write `entry`, then ask again."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Somebody else runs the item: look again when its entry changes."""
+
+
+Step = Claim | Write | Wait | None
+
+
+def decide(entry: Entry, s: Situation, *, held_since: datetime, enabled: bool) -> Step:
+    """The next step for an item that is assigned to me and whose body does not run here (an entry that says that I run it
+    is of a body that did not survive: its owner counts as gone).
+
+    `held_since`: since when I could have run it: the item was assigned to me, and I had a session. `enabled`: the job and
+    the item are.
+    """
+    if entry.running and entry.owner != s.me and entry.owner in s.live:
+        return Wait()
+    if not enabled:
+        return _suspend(entry, s)
+    if entry.running or entry.to_recover:
+        return _recover(entry, s)
+    if entry.suspended:
+        return Write(entry.rebase(s.basis, s.now))
+    if entry.basis != s.basis:
+        before = s.schedule_of(entry.basis)
+        step = before and _pending(entry, s, before, min(s.changed_at, s.now), held_since)
+        return step or Write(entry.rebase(s.basis, min(s.changed_at, s.now)))
+    schedule = s.schedule_of(s.basis)
+    return _pending(entry, s, schedule, s.now, held_since) if schedule else None
+
+
+def _suspend(entry: Entry, s: Situation) -> Step:
+    if entry.running:
+        return Write(entry.interrupt(entry.token or 0, s.now, recover=False))
+    return None if entry.suspended else Write(entry.rebase(s.basis, s.now, suspended=True))
+
+
+def _recover(entry: Entry, s: Situation) -> Step:
+    if s.policy.failover and entry.fire is not None:
+        return Claim(entry.claim(entry.fire, Reason.OWNER_LOST, s.me, s.now, monitored=s.policy.monitored))
+    return Write(entry.interrupt(entry.token or 0, s.now, recover=False))
+
+
+def _pending(entry: Entry, s: Situation, schedule: Schedule, until: datetime, held_since: datetime) -> Step:
+    first = schedule.next_after(entry.accounted_until)
+    if first is None or first > until:
+        return None
+    ran = entry.claimed is not None and entry.ended is not None and entry.claimed < first <= entry.ended
+    if ran and entry.ended is not None:
+        return _overlap(entry, s, schedule, min(entry.ended, until))
+    until = min(until, entry.claimed) if entry.claimed is not None and first <= entry.claimed else until
+    return _missed(entry, s, schedule, first, until, held_since)
+
+
+def _overlap(entry: Entry, s: Situation, schedule: Schedule, until: datetime) -> Step:
+    last = schedule.latest(entry.accounted_until, until)
+    if last is None:
+        return None
+    if not s.policy.misfire:
+        return Write(entry.record(entry.accounted_until, last, NotRun.OVERLAP))
+    return _claim(_record_before(entry, schedule, last, NotRun.OVERLAP), s, last, Reason.MISFIRE)
+
+
+def _missed(entry: Entry, s: Situation, schedule: Schedule, first: datetime, until: datetime, held_since: datetime) -> Step:
+    oldest = s.now - s.policy.misfire_grace
+    if first < oldest and (late := schedule.latest(entry.accounted_until, oldest)):
+        return Write(entry.record(entry.accounted_until, late, NotRun.TOO_LATE))
+    last = schedule.latest(entry.accounted_until, until)
+    if last is None:
+        return None
+    fire = first if s.policy.catch_up is CatchUp.ALL else last
+    on_time = fire == last and fire >= held_since and s.now - fire <= s.policy.claim_timeout
+    if s.policy.catch_up is CatchUp.NONE and not on_time:
+        return Write(entry.record(entry.accounted_until, last, NotRun.MISSED))
+    late_reason = Reason.SCHEDULED_TOO_LONG if entry.overdue else Reason.CATCH_UP
+    return _claim(_record_before(entry, schedule, fire, NotRun.MISSED), s, fire, Reason.SCHEDULED if on_time else late_reason)
+
+
+def _record_before(entry: Entry, schedule: Schedule, fire: datetime, why: NotRun) -> Entry:
+    """Record the instants before `fire` that are not accounted for; they are merged into its run, or given up."""
+    earlier = schedule.latest(entry.accounted_until, fire - JUST_BEFORE)
+    return entry.record(entry.accounted_until, earlier, why) if earlier else entry
+
+
+def _claim(entry: Entry, s: Situation, fire: datetime, reason: Reason) -> Claim:
+    return Claim(entry.account(fire).claim(fire, reason, s.me, s.now, monitored=s.policy.monitored))
+
+
+def give_back(entry: Entry) -> Entry:
+    """The entry after a claim whose body was never entered."""
+    if entry.fire is None:
+        return entry
+    if entry.reason is Reason.OWNER_LOST:  # the earlier attempt had been entered: the fire still waits for a further one
+        return replace(entry, running=False, token=entry.token, to_recover=True)
+    return entry.give_back(entry.token or 0, min(entry.accounted_until, entry.fire - JUST_BEFORE))

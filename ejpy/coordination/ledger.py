@@ -1,0 +1,216 @@
+"""The ledger's entry of one sharding item: what was claimed last, and up to when every due fire is accounted for.
+
+One persistent JSON document an item, written at each claim and at each end, always guarded by the version that was read.
+It is the correctness boundary of ejpy: whoever wins the write owns the fire; assignments only say who should try.
+
+    idle ──claim (attempt 1)──► running ──end──► idle, with an outcome
+                                  │ owner gone
+                                  ├─ failover: claim (attempt + 1) ──► running
+                                  └─ else: recorded as interrupted ──► idle
+
+`accounted_until` never goes back (but for a claim that is given back before its body was entered): each scheduled instant
+up to it was claimed, recorded in `not_run` with the reason, or was not due. A fire is due when the schedule was in force,
+the item existed and the job and the item were enabled; so `basis` and `suspended` say under which schedule, and whether
+enabled, the item was last seen: a change of either moves `accounted_until` forward and replays nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from ejpy.errors import RegistryError
+from ejpy.terms import NotRun, Outcome, Reason
+
+NOT_RUN_KEPT = 32
+"""Ranges of fires not run that an entry keeps; the oldest go first. All of them are in the log as well."""
+
+
+class BrokenEntry(RegistryError):
+    """A ledger node does not hold an entry. The item stays idle until an operator deletes the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The schedule that an entry was accounted under."""
+
+    cron: str
+    time_zone: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NotRunRange:
+    """The due instants after `after`, up to and including `until`, were not run, for one reason."""
+
+    after: datetime
+    until: datetime
+    why: NotRun
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """See the module's text. Times are aware UTC."""
+
+    accounted_until: datetime
+    basis: Basis
+    suspended: bool = False
+    not_run: tuple[NotRunRange, ...] = ()
+    fire: datetime | None = None
+    """Scheduled time of the newest attempt; None before the first."""
+    attempt: int = 0
+    reason: Reason | None = None
+    owner: str | None = None
+    """Instance id of the newest attempt's worker."""
+    running: bool = False
+    token: int | None = None
+    """Fencing token of the newest attempt. Absent until the first write after its claim: until then it is the node's revision."""
+    claimed: datetime | None = None
+    ended: datetime | None = None
+    outcome: Outcome | None = None
+    checkpoint: Any = None
+    to_recover: bool = False
+    """The newest attempt was interrupted, and failover shall run its fire again."""
+    overdue: bool = False
+    """The leader took the item from an owner that left a fire unclaimed for too long."""
+
+    # -- what happens to an entry --
+
+    def claim(self, fire: datetime, reason: Reason, owner: str, now: datetime, *, monitored: bool) -> Entry:
+        """A new attempt: the next one of the same fire, keeping its checkpoint, or the first of another."""
+        again = self.fire == fire
+        return replace(
+            self,
+            fire=fire,
+            attempt=self.attempt + 1 if again else 1,
+            reason=reason,
+            owner=owner,
+            running=monitored,
+            token=None,
+            claimed=now,
+            ended=None,
+            outcome=None,
+            checkpoint=self.checkpoint if again else None,
+            to_recover=False,
+            overdue=False,
+        )
+
+    def end(self, outcome: Outcome, token: int, now: datetime) -> Entry:
+        return replace(self, running=False, outcome=outcome, token=token, ended=now, checkpoint=None)
+
+    def interrupt(self, token: int, now: datetime, *, recover: bool) -> Entry:
+        """The attempt did not end by itself. With `recover` its fire waits for a further attempt, from the checkpoint."""
+        ended = self.end(Outcome.INTERRUPTED, token, now)
+        return replace(ended, to_recover=recover, checkpoint=self.checkpoint if recover else None)
+
+    def give_back(self, token: int, accounted_until: datetime) -> Entry:
+        """Undo a claim whose body was never entered: the fire is due again, and its next claim is a further attempt."""
+        return replace(self, running=False, outcome=None, token=token, accounted_until=accounted_until)
+
+    def save(self, checkpoint: Any, token: int) -> Entry:
+        return replace(self, checkpoint=checkpoint, token=token)
+
+    def account(self, until: datetime) -> Entry:
+        """Everything up to `until` is accounted for. Never moves back."""
+        return replace(self, accounted_until=max(self.accounted_until, until))
+
+    def record(self, after: datetime, until: datetime, why: NotRun) -> Entry:
+        """Fires of (after, until] were not run. A range that follows on the last one with the same reason extends it."""
+        ranges = list(self.not_run)
+        if ranges and ranges[-1].why is why and ranges[-1].until == after:
+            ranges[-1] = replace(ranges[-1], until=until)
+        else:
+            ranges.append(NotRunRange(after, until, why))
+        return replace(self, not_run=tuple(ranges[-NOT_RUN_KEPT:])).account(until)
+
+    def mark_overdue(self) -> Entry:
+        return replace(self, overdue=True)
+
+    def rebase(self, basis: Basis, since: datetime, *, suspended: bool = False) -> Entry:
+        """From `since` on `basis` counts, and the item is suspended or not; what passed before is not due any more."""
+        return replace(self, basis=basis, suspended=suspended, to_recover=False, overdue=False).account(since)
+
+
+def new_entry(basis: Basis, now: datetime) -> Entry:
+    """The entry of an item that is first seen at `now`: it starts at its next fire."""
+    return Entry(accounted_until=now, basis=basis)
+
+
+# ---- as JSON ------------------------------------------------------------------------------------------------------
+
+_VERSION = 1
+
+
+def encode(entry: Entry) -> bytes:
+    """The entry as a JSON document; what is unset is left out."""
+    fields = {
+        "v": _VERSION,
+        "accounted_until": _text(entry.accounted_until),
+        "cron": entry.basis.cron,
+        "time_zone": entry.basis.time_zone,
+        "suspended": entry.suspended or None,
+        "fire": _text(entry.fire),
+        "attempt": entry.attempt or None,
+        "reason": entry.reason and entry.reason.value,
+        "owner": entry.owner,
+        "running": entry.running or None,
+        "token": entry.token,
+        "claimed": _text(entry.claimed),
+        "ended": _text(entry.ended),
+        "outcome": entry.outcome and entry.outcome.value,
+        "checkpoint": entry.checkpoint,
+        "to_recover": entry.to_recover or None,
+        "overdue": entry.overdue or None,
+        "not_run": [[_text(r.after), _text(r.until), r.why.value] for r in entry.not_run] or None,
+    }
+    return json.dumps({k: v for k, v in fields.items() if v is not None}, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def decode(data: bytes, revision: int, path: str) -> Entry:
+    """The entry in `data`, read from the node at `path` with that revision. Raises BrokenEntry."""
+    try:
+        fields = json.loads(data)
+        if fields["v"] != _VERSION:
+            raise ValueError(f"its format is {fields['v']!r}, this ejpy knows {_VERSION}")
+        running = bool(fields.get("running"))
+        token = fields.get("token")
+        attempt = int(fields.get("attempt", 0))
+        return Entry(
+            accounted_until=_time(fields["accounted_until"]),
+            basis=Basis(str(fields["cron"]), fields.get("time_zone")),
+            suspended=bool(fields.get("suspended")),
+            not_run=tuple(NotRunRange(_time(a), _time(u), NotRun(w)) for a, u, w in fields.get("not_run", ())),
+            fire=_maybe_time(fields.get("fire")),
+            attempt=attempt,
+            reason=Reason(fields["reason"]) if "reason" in fields else None,
+            owner=fields.get("owner"),
+            running=running,
+            token=int(token) if token is not None else (revision if attempt else None),
+            claimed=_maybe_time(fields.get("claimed")),
+            ended=_maybe_time(fields.get("ended")),
+            outcome=Outcome(fields["outcome"]) if "outcome" in fields else None,
+            checkpoint=fields.get("checkpoint"),
+            to_recover=bool(fields.get("to_recover")),
+            overdue=bool(fields.get("overdue")),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BrokenEntry(
+            f"{path}: not a ledger entry ({type(error).__name__}: {error}); delete the node to start the item anew"
+        ) from error
+
+
+def _text(time: datetime | None) -> str | None:
+    return None if time is None else time.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
+
+
+def _maybe_time(text: str | None) -> datetime | None:
+    return None if text is None else _time(text)
+
+
+JUST_BEFORE = timedelta(microseconds=1)
+"""Instants of a schedule are whole seconds, so this is less than any distance between two."""

@@ -1,0 +1,111 @@
+"""Calling a body, and saying how it ended. Whatever a body raises stops here.
+
+`SystemExit`, `KeyboardInterrupt`, a bare `BaseException` or an exception that cannot even be printed is the failure of one
+attempt; it must not reach the thread, the event loop or the child process that other bodies need. Only text leaves this
+module, never the exception: exceptions hold their frames, and a scheduler that keeps them grows with every failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from ejpy.errors import JobCancelled
+from ejpy.execution.base import Attempt
+from ejpy.execution.cancellation import Cancellation, call_in_loop
+from ejpy.execution.daemon import DaemonExecutor
+from ejpy.job import ShardContext, ShardedJob
+from ejpy.logs import attempt_fields, current_fields
+
+ERROR_LENGTH = 500
+"""Most characters of an error text."""
+
+
+class How(str, Enum):
+    """How a body came to its end."""
+
+    RETURNED = "returned"
+    STOPPED = "stopped"
+    """It had been told to stop, and ended for that reason."""
+    RAISED = "raised"
+
+
+@dataclass(frozen=True, slots=True)
+class BodyEnd:
+    """The end of a body; `error` is set for RAISED."""
+
+    how: How
+    error: str | None = None
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised in the body of a child process that did not stop when it was asked. No `except Exception` catches it."""
+
+
+def describe_error(error: BaseException) -> str:
+    """Type and message in one line of at most 500 characters; also for an exception whose `__str__` raises."""
+    try:
+        message = str(error)
+    except BaseException as second:  # noqa: BLE001 - a message is asked of an object of which nothing is known
+        message = f"(its message cannot be read: __str__ raised {type(second).__name__})"
+    kind = type(error).__name__
+    text = " ".join(f"{kind}: {message}".split()) if message else kind
+    return text if len(text) <= ERROR_LENGTH else text[: ERROR_LENGTH - 1] + "…"
+
+
+def run_body(attempt: Attempt, context: ShardContext, cancellation: Cancellation, job: Callable[[], ShardedJob]) -> BodyEnd:
+    """Run a body in the calling thread. A coroutine gets an event loop of its own, and is cancelled when told to stop.
+
+    To be called in a `contextvars` context of the body's own: the fields for its log lines are set in it.
+    """
+    current_fields.set(attempt_fields(attempt))
+    try:
+        result = job().execute(context)
+        if inspect.isawaitable(result):
+            asyncio.run(_awaited(result, cancellation))
+    except BaseException as error:  # noqa: BLE001 - see the module's text
+        return _end_by(error, context)
+    return BodyEnd(How.RETURNED)
+
+
+async def run_body_async(attempt: Attempt, context: ShardContext, job: Callable[[], ShardedJob]) -> BodyEnd:
+    """Run a body in the current task, whose `cancel` tells it to stop."""
+    current_fields.set(attempt_fields(attempt))
+    try:
+        result = job().execute(context)
+        if inspect.isawaitable(result):
+            await result
+    except BaseException as error:  # noqa: BLE001 - see the module's text
+        return _end_by(error, context)
+    return BodyEnd(How.RETURNED)
+
+
+async def _awaited(result: Awaitable[object], cancellation: Cancellation) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(DaemonExecutor())
+    task = asyncio.ensure_future(result)
+
+    def cancel() -> None:
+        call_in_loop(loop, task.cancel)
+
+    take_back = cancellation.call_when_set(cancel)
+    try:
+        await task
+    finally:
+        take_back()
+
+
+def _end_by(error: BaseException, context: ShardContext) -> BodyEnd:
+    if isinstance(error, Interrupted) or (isinstance(error, (JobCancelled, asyncio.CancelledError)) and context.cancelled):
+        return BodyEnd(How.STOPPED)
+    text = describe_error(error)
+    trace = error.__traceback__
+    try:
+        # The first frame is ours, and says nothing to whoever reads the trace.
+        context.log.error("failed: %s", text, exc_info=(type(error), error, trace and trace.tb_next))
+    except Exception as second:  # noqa: BLE001 - a handler of the application's; the failure counts all the same
+        text = f"{text[: ERROR_LENGTH // 2]} (logging it failed, too: {describe_error(second)})"[:ERROR_LENGTH]
+    return BodyEnd(How.RAISED, text)

@@ -1,0 +1,432 @@
+"""The sharding items of one job that concern this worker: those assigned to it, and those whose bodies run here.
+
+    unknown ──read──► idle ──claim──► body here ──ends──► ended ──recorded──► idle
+       ▲                                                     │
+       └──── a write lost its race, or its outcome is unknown ┘
+
+Each look works out what there is to do and does one round of it: read the entries that are not known, or write what ended and
+what was decided in one transaction, and start the bodies whose claims were granted. Then it is looked at again.
+
+Guards: every write carries the version that was read. A claim is not sent, and a body not entered, once the session could
+have expired. A claim whose reply was lost is read back, never repeated: if it was granted, its body is run. The end of a body
+is recorded only while the entry still carries its token; otherwise a newer attempt exists, and this one has lost its say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from ejpy.coordination import claims
+from ejpy.coordination.claims import Claim, Situation, Wait
+from ejpy.coordination.ledger import BrokenEntry, Entry, decode, encode, new_entry
+from ejpy.coordination.paths import JobPaths
+from ejpy.errors import GuardFailed, OutcomeUnknown, RegistryError, RegistryUnavailable, SessionExpired, StaleAttempt
+from ejpy.execution.base import Attempt, Ended, Execution, Runner
+from ejpy.history.records import AttemptEnded, AttemptStarted, FiresNotRun, Journal
+from ejpy.logs import fields
+from ejpy.registry.base import Check, Create, Node, Operation, SessionState, SetData
+from ejpy.scheduler.host import RETRY_SECONDS, Deed, Host
+from ejpy.terms import Outcome
+
+CLAIM_AHEAD = 256
+"""Attempts that may wait for a place in the pool. With more, nothing new is claimed: another worker may be free."""
+
+GATHER_ENDS_SECONDS = 0.05
+"""How long the first item that ends waits for the others of its fire, so that their ends share a transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the items are looked at with."""
+
+    situation: Situation
+    may_claim: bool
+    enabled: Callable[[int], bool]
+    attempt_of: Callable[[int, Entry, int], Attempt]
+    """Builds what a body may know from item, entry and token."""
+    runner: Runner
+
+
+@dataclass(slots=True)
+class Item:
+    """What is known of one item."""
+
+    number: int
+    held_since: datetime | None = None
+    """Since when it could have been run here; None: it is not assigned to this worker."""
+    entry: Entry | None = None
+    """None: to be read."""
+    version: int | None = None
+    """None: there is no node yet."""
+    doubt: Entry | None = None
+    """A claim whose outcome is unknown."""
+    execution: Execution | None = None
+    """Its body was started here and its end is not settled yet."""
+    ended: Ended | None = None
+    superseded: bool = False
+    watched: bool = False
+    saving: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    item: Item
+    entry: Entry
+    claim: bool = False
+
+
+class Items:
+    """See the module's text. All methods on the control loop."""
+
+    def __init__(
+        self,
+        host: Host,
+        paths: JobPaths,
+        journal: Journal,
+        again: Callable[[], None],
+        log: logging.LoggerAdapter[logging.Logger],
+    ) -> None:
+        self._host = host
+        self._paths = paths
+        self._journal = journal
+        self._again = again
+        self._log = log
+        self._items: dict[int, Item] = {}
+        self._round = Deed("claiming and recording", again, log)
+        self._gathering: asyncio.TimerHandle | None = None
+        self._settled: list[asyncio.Future[None]] = []
+
+    # -- events --
+
+    def assign(self, numbers: Iterable[int], now: datetime) -> None:
+        """These items, and no others, are assigned to this worker."""
+        mine = set(numbers)
+        for number in mine:
+            item = self._items.setdefault(number, Item(number))
+            item.held_since = item.held_since or now
+        for item in list(self._items.values()):
+            if item.number not in mine:
+                item.held_since = None
+                self._drop_if_done(item)
+
+    def session_lost(self) -> None:
+        """Others may take over from now on: tell the bodies to stop."""
+        for item in self._items.values():
+            if item.execution is not None:
+                item.execution.cancel("the session with the registry may have expired")
+
+    def session_renewed(self, now: datetime) -> None:
+        """After a loss: whatever was known may be wrong, and no fire in between could have been run here."""
+        for item in self._items.values():
+            item.entry = None
+            item.watched = False
+            if item.held_since is not None:
+                item.held_since = now
+
+    def withdraw_waiting(self) -> None:
+        """Give back what was claimed and not entered."""
+        for item in self._items.values():
+            if item.execution is not None:
+                item.execution.withdraw()
+
+    def cancel_all(self, why: str) -> list[Attempt]:
+        running = [item.execution for item in self._items.values() if item.execution is not None]
+        for execution in running:
+            execution.cancel(why)
+        return [execution.attempt for execution in running]
+
+    @property
+    def running(self) -> list[Attempt]:
+        """Attempts whose bodies were started here and whose ends are not settled."""
+        return [item.execution.attempt for item in self._items.values() if item.execution is not None]
+
+    async def settled(self) -> None:
+        """Wait until no body runs here and every end is recorded."""
+        while self.running or self._round.under_way:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._settled.append(waiter)
+            await waiter
+
+    async def close(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+        await self._round.cancel()
+
+    # -- the look --
+
+    def look(self, look: Look) -> None:
+        """Begin what there is to do, if nothing is under way."""
+        if self._round.under_way or self._host.registry.state is not SessionState.CONNECTED:
+            return
+        unread = [item for item in self._items.values() if item.entry is None]
+        if unread:
+            self._round.begin(self._read_round(unread, look))
+            return
+        changes, watches = self._todo(look)
+        if changes or watches:
+            self._round.begin(self._write_round(changes, watches, look))
+        else:
+            self._wake_settled()
+
+    def _todo(self, look: Look) -> tuple[list[_Change], list[Item]]:
+        changes: list[_Change] = []
+        watches: list[Item] = []
+        room = CLAIM_AHEAD - look.runner.waiting
+        for item in self._items.values():
+            entry = item.entry
+            if entry is None:
+                continue
+            if item.execution is not None:
+                if item.ended is not None and self._gathering is None:
+                    changes.append(_Change(item, _end(entry, item.ended, look.situation.policy.failover)))
+            elif item.doubt is not None and _granted(entry, item.doubt):
+                self._start(item, look)
+            elif item.held_since is None or not look.may_claim:
+                continue
+            elif item.version is None:
+                changes.append(_Change(item, entry))
+            else:
+                enabled = look.enabled(item.number)
+                step = claims.decide(entry, look.situation, held_since=item.held_since, enabled=enabled)
+                if isinstance(step, Wait):
+                    if not item.watched:
+                        watches.append(item)
+                elif isinstance(step, Claim):
+                    room -= 1
+                    if room >= 0:
+                        changes.append(_Change(item, step.entry, claim=True))
+                elif step is not None:
+                    changes.append(_Change(item, step.entry))
+        if room < 0:
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._again)
+        return changes, watches
+
+    # -- rounds --
+
+    async def _read_round(self, items: list[Item], look: Look) -> bool:
+        try:
+            await self._read(items, look.situation)
+        except RegistryError as error:
+            self._log.info("ledger not read: %s", error)
+            return False
+        return True
+
+    async def _write_round(self, changes: list[_Change], watches: list[Item], look: Look) -> bool:
+        for item in watches:
+            try:
+                await self._watch(item, look)
+            except RegistryError as error:
+                self._log.info("ledger not watched: %s", error)
+                return False
+        try:
+            changes = await self._without_living_owners(changes)
+        except RegistryError as error:
+            self._log.info("owners not looked up: %s", error)
+            return False
+        if not changes:
+            return True
+        operations = [self._operation(change) for change in changes]
+        if any(change.claim for change in changes):
+            operations.append(Check(self._paths.instance(self._host.instance_id)))
+        try:
+            committed = await self._host.group.commit(operations, not_after=self._host.registry.lease_until)
+        except GuardFailed as error:
+            self._log.info("somebody else was first: %s", error)
+            for change in changes:
+                change.item.entry = None
+            return True
+        except OutcomeUnknown as error:
+            self._log.warning("outcome of a write unknown, reading it back: %s", error)
+            for change in changes:
+                change.item.entry = None
+                if change.claim:
+                    change.item.doubt = change.entry
+            return True
+        except (RegistryUnavailable, SessionExpired) as error:
+            self._log.info("not written: %s", error)
+            return False
+        for change, version in zip(changes, committed.versions, strict=False):  # a check may follow the changes
+            self._applied(change, version, committed.revision, look)
+        return True
+
+    async def _without_living_owners(self, changes: list[_Change]) -> list[_Change]:
+        """Leave out what would take a running item from an owner who is alive after all.
+
+        The copy of the tree may be a moment older than the ledger entry that was read. A claim's transaction holds only while
+        its owner's instance node exists, so a read that follows on that of the entry shows the node, or its owner is gone.
+        """
+        me = self._host.instance_id
+        taken = {c.item.number: c.item.entry.owner for c in changes if _takes_over(c) and c.item.entry is not None}
+        owners = [owner for owner in dict.fromkeys(taken.values()) if owner is not None and owner != me]
+        if not owners:
+            return changes
+        nodes = await self._host.registry.read([self._paths.instance(owner) for owner in owners])
+        alive = {owner for owner, node in zip(owners, nodes, strict=True) if node is not None and node.session_id is not None}
+        return [change for change in changes if taken.get(change.item.number) not in alive]
+
+    def _operation(self, change: _Change) -> Operation:
+        path, data = self._paths.ledger(change.item.number), encode(change.entry)
+        return Create(path, data) if change.item.version is None else SetData(path, data, change.item.version)
+
+    def _applied(self, change: _Change, version: int, revision: int, look: Look) -> None:
+        item, before = change.item, change.item.entry
+        item.entry, item.version = change.entry, version
+        if before is not None and change.entry.not_run != before.not_run:
+            last = change.entry.not_run[-1]
+            self._journal.write(
+                FiresNotRun(self._paths.job, item.number, before.accounted_until, last.until, last.why, self._host.instance_id)
+            )
+        if change.claim:
+            item.entry = replace(change.entry, token=revision)
+            self._start(item, look)
+        elif item.execution is not None:
+            self._settle(item, recorded=True)
+
+    async def _read(self, items: list[Item], situation: Situation) -> None:
+        paths = [self._paths.ledger(item.number) for item in items]
+        for item, path, node in zip(items, paths, await self._host.registry.read(paths), strict=True):
+            self._learn(item, path, node, situation)
+
+    def _learn(self, item: Item, path: str, node: Node | None, situation: Situation) -> None:
+        if node is None:
+            item.entry, item.version = new_entry(situation.basis, situation.now), None
+        else:
+            item.version = node.version
+            try:
+                item.entry = decode(node.data, node.revision, path)
+            except BrokenEntry as error:
+                self._log.error("%s; the item starts anew at its next fire", error, extra=fields(item=item.number))
+                item.entry = new_entry(situation.basis, situation.now)
+        if item.execution is not None and item.entry.token != item.execution.attempt.fencing_token:
+            item.superseded = True
+            item.execution.cancel("a newer attempt exists")
+            if item.ended is not None:
+                self._settle(item, recorded=False)
+
+    async def _watch(self, item: Item, look: Look) -> None:
+        def changed() -> None:
+            item.watched = False
+            item.entry = None
+            self._again()
+
+        path = self._paths.ledger(item.number)
+        node = await self._host.registry.read_and_watch(path, changed)
+        item.watched = True
+        self._learn(item, path, node, look.situation)
+
+    # -- bodies --
+
+    def _start(self, item: Item, look: Look) -> None:
+        entry, registry, clock = item.entry, self._host.registry, self._host.clock
+        assert entry is not None
+        assert entry.token is not None
+        item.doubt = None
+        item.superseded = False
+        item.ended = None
+        session_id = registry.session_id
+
+        def may_enter() -> bool:
+            return registry.session_id == session_id and clock.monotonic() < registry.lease_until
+
+        attempt = look.attempt_of(item.number, entry, entry.token)
+        self._journal.write(AttemptStarted(attempt, self._host.instance_id))
+        item.execution = look.runner.start(
+            attempt, may_enter=may_enter, save_checkpoint=self.save_checkpoint, on_ended=self._on_ended
+        )
+
+    def _on_ended(self, attempt: Attempt, ended: Ended) -> None:
+        item = self._items.get(attempt.sharding_item)
+        if item is None or item.execution is None or item.execution.attempt is not attempt:
+            self._log.error("an attempt ended that is not known here: %s", attempt)
+            return
+        item.ended = ended
+        unmonitored = item.entry is not None and not item.entry.running and ended.outcome is not None
+        if item.superseded or unmonitored:
+            self._settle(item, recorded=not item.superseded)
+        others = any(i.execution is not None and i.ended is None for i in self._items.values())
+        if not others:
+            self._ends_gathered()
+        elif self._gathering is None and item.ended is not None:
+            self._gathering = asyncio.get_running_loop().call_later(GATHER_ENDS_SECONDS, self._ends_gathered)
+
+    def _ends_gathered(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        self._again()
+
+    def _settle(self, item: Item, *, recorded: bool) -> None:
+        assert item.execution is not None
+        assert item.ended is not None
+        self._journal.write(AttemptEnded(item.execution.attempt, self._host.instance_id, item.ended, recorded))
+        item.execution = item.ended = None
+        item.superseded = False
+        self._drop_if_done(item)
+
+    def _drop_if_done(self, item: Item) -> None:
+        if item.held_since is None and item.execution is None:
+            self._items.pop(item.number, None)
+
+    def _wake_settled(self) -> None:
+        if not self.running:
+            waiters, self._settled = self._settled, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    # -- checkpoints --
+
+    async def save_checkpoint(self, attempt: Attempt, value: Any) -> None:
+        """Write a checkpoint into the item's entry, guarded by its version.
+
+        Raises StaleAttempt if a newer attempt exists, or this one has ended; RegistryError if it could not be written.
+        """
+        item = self._items.get(attempt.sharding_item)
+        if item is None or item.execution is None or item.execution.attempt is not attempt or item.ended is not None:
+            raise StaleAttempt(f"{attempt.idempotency_key}: this attempt has ended; its checkpoint is refused")
+        path = self._paths.ledger(item.number)
+        async with item.saving:
+            while True:
+                entry = item.entry
+                if entry is None:
+                    [node] = await self._host.registry.read([path])
+                    entry = decode(node.data, node.revision, path) if node else None
+                    item.version = node.version if node else None
+                if entry is None or entry.token != attempt.fencing_token or item.superseded:
+                    raise StaleAttempt(f"{attempt.idempotency_key}: a newer attempt exists; this checkpoint is refused")
+                item.entry = entry
+                saved = entry.save(value, attempt.fencing_token)
+                try:
+                    committed = await self._host.group.commit(
+                        [SetData(path, encode(saved), item.version)], not_after=self._host.registry.lease_until
+                    )
+                except GuardFailed:
+                    item.entry = None
+                    continue
+                except OutcomeUnknown:
+                    item.entry = None
+                    raise
+                item.entry, item.version = saved, committed.versions[0]
+                return
+
+
+def _takes_over(change: _Change) -> bool:
+    return change.item.execution is None and change.item.entry is not None and change.item.entry.running
+
+
+def _granted(entry: Entry, doubt: Entry) -> bool:
+    return (entry.owner, entry.fire, entry.attempt) == (doubt.owner, doubt.fire, doubt.attempt)
+
+
+def _end(entry: Entry, ended: Ended, failover: bool) -> Entry:
+    token = entry.token or 0
+    if ended.outcome is None:
+        return claims.give_back(entry)
+    if ended.outcome is Outcome.CANCELLED:  # told to stop because of the session, the shutdown: not by its own fault
+        return entry.interrupt(token, ended.ended, recover=failover)
+    return entry.end(ended.outcome, token, ended.ended)

@@ -1,0 +1,352 @@
+"""JobScheduler: one job on one worker, its parts put together.
+
+Whatever happens (the tree changed, an instant of the schedule came, a body ended, the session's state changed, a deed ended)
+leads to the same thing: one look, in the next turn of the loop, at what is known now. A look begins at most one deed of each
+kind; the deed's end asks for another look. At rest there is no task, no timer but the schedule's, and nothing is read.
+
+    new ──start──► active ──drain──► draining ──leave──► gone
+                     └── instance node removed by an operator ──► dismissed (until the process is started again)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from enum import Enum
+
+from ejpy.config.document import from_document
+from ejpy.config.model import JobConfig
+from ejpy.coordination.claims import Policy, Schedule, Situation
+from ejpy.coordination.ledger import Basis, Entry
+from ejpy.coordination.paths import JobPaths
+from ejpy.coordination.view import JobView, view_of
+from ejpy.errors import ConfigError, CronError, EjpyError, RegistryError
+from ejpy.execution.base import Attempt
+from ejpy.history.records import Journal
+from ejpy.logs import FieldsAdapter
+from ejpy.registry.base import SessionState
+from ejpy.registry.mirror import TreeMirror
+from ejpy.schedule.cron import CronSchedule, parse
+from ejpy.scheduler.host import Deed, Host
+from ejpy.scheduler.items import Items, Look
+from ejpy.scheduler.leadership import Leadership
+from ejpy.scheduler.membership import Membership, lost_to_operator
+from ejpy.terms import Executor
+
+SCHEDULES_KEPT = 4
+"""Schedules that are kept parsed: the present one and those that ledger entries were last accounted under."""
+
+
+class Phase(Enum):
+    NEW = "new"
+    ACTIVE = "active"
+    DRAINING = "draining"
+    DISMISSED = "dismissed"
+    GONE = "gone"
+
+
+class JobScheduler:
+    """See the module's text. All methods on the control loop."""
+
+    def __init__(self, host: Host, file: JobConfig, journal: Journal, executor_of: Callable[[JobConfig], Executor]) -> None:
+        self.name = file.job_name
+        self.config = file
+        """The configuration that counts; the file's until the job is registered."""
+        self._host = host
+        self._executor_of = executor_of
+        self._log = FieldsAdapter(logging.getLogger("ejpy.scheduler"), {"job": file.job_name})
+        self._paths = JobPaths(host.namespace, file.job_name)
+        self._mirror = TreeMirror(host.registry, self._paths.root, self._tree_changed)
+        self._membership = Membership(host, self._paths, file, self._log)
+        self._leadership = Leadership(host, self._paths, self._mirror, self.look_again, self._log)
+        self._items = Items(host, self._paths, journal, self.look_again, self._log)
+        self._registering = Deed("registering", self.look_again, self._log)
+        self._phase = Phase.NEW
+        self._registered_session: int | None = None
+        self._config_version: int | None = None
+        self._changed_at: datetime | None = None
+        self._view = JobView()
+        self._stale = True
+        self._look_due = False
+        self._lost = False
+        self._schedules: dict[Basis, CronSchedule | None] = {}
+        self._ready: asyncio.Event = asyncio.Event()
+        host.registry.on_session(self._session_changed)
+
+    # -- life --
+
+    async def start(self) -> None:
+        """Register the job and this instance, and begin to take part. Raises JobConflict, ConfigError, RegistryError."""
+        registered = await self._membership.register()
+        self._registered_session = registered.session_id
+        self.config = registered.config
+        await self._mirror.start()
+        self._phase = Phase.ACTIVE
+        self._set_timer()
+        self.look_again()
+
+    async def ready(self) -> None:
+        """Wait until the job has a leader and all its items are assigned (or it is disabled)."""
+        await self._ready.wait()
+
+    async def drain(self) -> None:
+        """Claim nothing any more, have idle items given to others, give up the leadership. Bodies go on."""
+        if self._phase is not Phase.ACTIVE:
+            return
+        self._phase = Phase.DRAINING
+        self._host.timer.remove(self.name)
+        self._items.withdraw_waiting()
+        await self._tell(self._membership.drain)
+        self.look_again()
+
+    async def settled(self) -> None:
+        """Wait until no body runs here and every end is recorded."""
+        await self._items.settled()
+
+    def cancel(self, why: str) -> list[Attempt]:
+        """Tell all bodies to stop; returns their attempts."""
+        return self._items.cancel_all(why)
+
+    @property
+    def running(self) -> list[Attempt]:
+        return self._items.running
+
+    async def leave(self) -> None:
+        """Remove this instance, and end taking part. What still runs here counts as interrupted by now."""
+        phase, self._phase = self._phase, Phase.GONE
+        await self._leadership.close()
+        await self._items.close()
+        await self._registering.cancel()
+        if phase is not Phase.DISMISSED:
+            await self._tell(self._membership.leave)
+        self._mirror.close()
+
+    async def _tell(self, deed: Callable[[JobView], Awaitable[None]]) -> None:
+        if self._host.registry.state is not SessionState.CONNECTED:
+            return
+        try:
+            await deed(view_of(self._mirror.nodes, self._paths))
+        except RegistryError as error:
+            self._log.warning("the registry was not told: %s", error)
+
+    # -- what wakes it --
+
+    def look_again(self) -> None:
+        """Look at everything in the next turn of the loop."""
+        if not self._look_due:
+            self._look_due = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _tree_changed(self, paths: frozenset[str] | None) -> None:
+        self._stale = True
+        self.look_again()
+
+    def _fire(self) -> None:
+        schedule = self._schedule(self._basis())
+        if schedule is not None:
+            self._leadership.fired(self._current_view(), self.config, schedule)
+        self.look_again()
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.LOST:
+            self._lost = True
+            self._items.session_lost()
+        elif state is SessionState.CONNECTED:
+            if self._lost:
+                self._lost = False
+                self._items.session_renewed(self._host.clock.now())
+            self.look_again()
+
+    # -- the look --
+
+    def _look(self) -> None:
+        self._look_due = False
+        if self._phase not in (Phase.ACTIVE, Phase.DRAINING, Phase.DISMISSED):
+            return
+        if self._host.registry.state is not SessionState.CONNECTED:
+            return
+        now = self._host.clock.now()
+        if self._mirror.fresh:
+            self._look_at_tree(now)
+        self._items.look(self._item_look(now))
+
+    def _look_at_tree(self, now: datetime) -> None:
+        view = self._current_view()
+        me = self._host.instance_id
+        if not self._registered(view) and self._phase is not Phase.DISMISSED and not self._registering.under_way:
+            if lost_to_operator(view, me, self._registered_session, self._host.registry.session_id):
+                self._dismissed()
+            else:
+                self._registering.begin(self._register_again())
+        self._look_at_config()
+        self._items.assign(self._mine(view), now)
+        willing = self._phase is Phase.ACTIVE and self._registered(view) and view.server_enabled(self._host.ip)
+        self._leadership.look(view, self.config, now, willing=willing)
+        if len(view.assigned) >= self.config.sharding_total_count or not view.enabled:
+            self._ready.set()
+
+    def _registered(self, view: JobView) -> bool:
+        """The others see this instance in its present session. Before, whatever it claims would look like a dead worker's."""
+        own = view.instances.get(self._host.instance_id)
+        return own is not None and own.session_id == self._host.registry.session_id
+
+    def _mine(self, view: JobView) -> list[int]:
+        if self._phase is Phase.DISMISSED:
+            return []
+        return view.items_of(self._host.instance_id, self.config.sharding_total_count)
+
+    def _item_look(self, now: datetime) -> Look:
+        view, config = self._current_view(), self.config
+        policy = Policy(
+            failover=config.failover,
+            misfire=config.misfire,
+            catch_up=config.catch_up,
+            misfire_grace=config.misfire_grace,
+            claim_timeout=config.claim_timeout,
+            monitored=config.monitor_execution,
+        )
+        situation = Situation(
+            now=now,
+            me=self._host.instance_id,
+            live=view.instances,
+            policy=policy,
+            basis=self._basis(),
+            changed_at=self._changed_at or now,
+            schedule_of=self._schedule_at(now),
+        )
+        job_enabled, disabled, own = view.enabled, view.disabled_items, view.server_enabled(self._host.ip)
+        return Look(
+            situation=situation,
+            may_claim=(
+                self._phase is Phase.ACTIVE and self._mirror.fresh and self._registered(view) and (own or not job_enabled)
+            ),
+            enabled=lambda item: job_enabled and item not in disabled,
+            attempt_of=lambda item, entry, token: self._attempt(config, item, entry, token),
+            runner=self._host.runner_for(self._executor_of(config)),
+        )
+
+    def _attempt(self, config: JobConfig, item: int, entry: Entry, token: int) -> Attempt:
+        assert entry.fire is not None
+        assert entry.reason is not None
+        return Attempt(
+            job_name=config.job_name,
+            job_class=config.job_class,
+            job_parameter=config.job_parameter,
+            sharding_total_count=config.sharding_total_count,
+            sharding_item=item,
+            sharding_parameter=config.sharding_item_parameters.get(item),
+            task_id=f"{config.job_name}@-@{item}@-@READY@-@{self._host.instance_id}",
+            scheduled_time=entry.fire,
+            attempt=entry.attempt,
+            reason=entry.reason,
+            fencing_token=token,
+            checkpoint=entry.checkpoint,
+            timeout_seconds=config.timeout.total_seconds() if config.timeout else None,
+        )
+
+    def _current_view(self) -> JobView:
+        if self._stale:
+            self._view = view_of(self._mirror.nodes, self._paths)
+            self._stale = False
+        return self._view
+
+    # -- registering again, dismissal --
+
+    async def _register_again(self) -> bool:
+        try:
+            await self._host.registry.sync()
+            registered = await self._membership.register()
+        except RegistryError as error:
+            self._log.info("not registered yet: %s", error)
+            return False
+        except EjpyError as error:
+            self._log.error("cannot register: %s", error)
+            return False
+        self._registered_session = registered.session_id
+        self._log.info("registered again under a new session")
+        return True
+
+    def _dismissed(self) -> None:
+        self._log.warning("an operator removed this instance: the job stops on this worker until it is started again")
+        self._phase = Phase.DISMISSED
+        self._host.timer.remove(self.name)
+        self._items.withdraw_waiting()
+
+    # -- configuration and schedule --
+
+    def _look_at_config(self) -> None:
+        node = self._mirror.nodes.get(self._paths.config)
+        if node is None or node.version == self._config_version:
+            return
+        self._config_version = node.version
+        try:
+            config = from_document(node.data, self.name, self.config.job_class)
+            schedule = self._parse(Basis(config.cron or "", config.time_zone))
+        except (ConfigError, CronError) as error:
+            self._log.error("the registry's configuration is broken, the last good one stays: %s", error)
+            return
+        self._changed_at = node.modified
+        basis_before, self.config = self._basis(), config
+        self._schedules[self._basis()] = schedule
+        if self._basis() != basis_before:
+            self._log.info("the schedule is now %s", config.cron)
+            self._set_timer()
+
+    def _basis(self) -> Basis:
+        return Basis(self.config.cron or "", self.config.time_zone)
+
+    def _set_timer(self) -> None:
+        schedule = self._schedule(self._basis())
+        if schedule is not None and self._phase is Phase.ACTIVE:
+            self._host.timer.set(self.name, schedule.next_after, self._fire)
+
+    def _schedule(self, basis: Basis) -> CronSchedule | None:
+        if basis not in self._schedules:
+            try:
+                self._schedules[basis] = self._parse(basis)
+            except CronError as error:
+                self._log.warning("an earlier schedule cannot be understood: %s", error)
+                self._schedules[basis] = None
+            while len(self._schedules) > SCHEDULES_KEPT:
+                self._schedules.pop(next(iter(self._schedules)))
+        return self._schedules[basis]
+
+    def _parse(self, basis: Basis) -> CronSchedule:
+        """A schedule that fired last less than a year ago is still good: what it left may have to be caught up."""
+        return parse(basis.cron, basis.time_zone, now=self._host.clock.now() - timedelta(days=366))
+
+    def _schedule_at(self, now: datetime) -> Callable[[Basis], Schedule | None]:
+        """The schedules, with what was asked remembered for one look: most items ask the same."""
+        remembered: dict[Basis, _Remembering] = {}
+
+        def schedule_of(basis: Basis) -> Schedule | None:
+            if basis not in remembered:
+                schedule = self._schedule(basis)
+                if schedule is None:
+                    return None
+                remembered[basis] = _Remembering(schedule)
+            return remembered[basis]
+
+        return schedule_of
+
+
+class _Remembering:
+    """A schedule that computes each answer once."""
+
+    def __init__(self, schedule: CronSchedule) -> None:
+        self._schedule = schedule
+        self._latest: dict[tuple[datetime, datetime], datetime | None] = {}
+        self._next: dict[datetime, datetime | None] = {}
+
+    def latest(self, after: datetime, until: datetime) -> datetime | None:
+        key = (after, until)
+        if key not in self._latest:
+            self._latest[key] = self._schedule.latest(after, until)
+        return self._latest[key]
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        if instant not in self._next:
+            self._next[instant] = self._schedule.next_after(instant)
+        return self._next[instant]

@@ -1,0 +1,185 @@
+"""The job's nodes and this worker's among them: registering, draining, leaving.
+
+Registering is one read and one transaction of what is missing (protocol reference, section 3.1; the order there, config,
+servers, instance, holds trivially). Two workers that register a new job at once: one transaction fails, and reads again.
+Nothing is written before the stored job class has been compared.
+
+    unregistered ──register──► registered ──drain──► draining ──leave──► gone
+                      ▲             │ session lost
+                      └─────────────┘
+
+The server's entry keeps what an operator set; ElasticJob would enable it again at every start (its weakness W21).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from ejpy.config.document import differences, from_document, to_document
+from ejpy.config.model import JobConfig
+from ejpy.coordination.paths import JobPaths
+from ejpy.coordination.view import DISABLED, ENABLED, JobView, instance_document
+from ejpy.errors import ConfigError, GuardFailed, JobConflict, RegistryError
+from ejpy.registry.base import Create, Delete, Node, Operation, SetData, ancestors
+from ejpy.scheduler.host import Host
+
+ATTEMPTS = 20
+"""Registering at the same moment as many others: each failure means that somebody else's succeeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What registering found or wrote."""
+
+    config: JobConfig
+    session_id: int | None
+
+
+class Membership:
+    """This worker's place in one job."""
+
+    def __init__(self, host: Host, paths: JobPaths, file: JobConfig, log: logging.LoggerAdapter[logging.Logger]) -> None:
+        self._host = host
+        self._paths = paths
+        self._file = file
+        self._log = log
+        self._document = instance_document(host.instance_id, host.ip)
+
+    async def register(self) -> Registered:
+        """Make sure that the job and this instance are there, for the current session.
+
+        Raises JobConflict, ConfigError (the stored configuration is broken and `overwrite` is off), RegistryError.
+        """
+        for _ in range(ATTEMPTS):
+            session_id = self._host.registry.session_id
+            found = await self._read()
+            config, operations = self._missing(found)
+            operations += await self._switch_servers(found)
+            try:
+                if operations:
+                    await self._host.group.commit(operations, not_after=self._host.registry.lease_until)
+                return Registered(config, session_id)
+            except GuardFailed as error:
+                self._log.debug("registering met somebody else's change (%s); reading again", error)
+        raise RegistryError(f"{self._paths.root}: could not register in {ATTEMPTS} attempts: others keep changing it")
+
+    async def drain(self, view: JobView) -> None:
+        """Tell the leader to give this worker nothing new; give up the leadership."""
+        document = instance_document(self._host.instance_id, self._host.ip, draining=True)
+        operations: list[Operation] = [SetData(self._paths.instance(self._host.instance_id), document)]
+        await self._commit_with_leader(operations, view)
+
+    async def leave(self, view: JobView) -> None:
+        """Remove this instance's node and, if it leads, the leader's, in one transaction."""
+        await self._commit_with_leader([Delete(self._paths.instance(self._host.instance_id))], view)
+
+    async def _commit_with_leader(self, operations: list[Operation], view: JobView) -> None:
+        leads = view.leader == self._host.instance_id and view.leader_session == self._host.registry.session_id
+        if leads:
+            try:
+                await self._host.group.commit([*operations, Delete(self._paths.leader)])
+                return
+            except GuardFailed:  # not the leader any more
+                self._log.debug("the leader's node had gone already")
+        try:
+            await self._host.group.commit(operations)
+        except GuardFailed as error:
+            self._log.debug("this instance's node had gone already: %s", error)
+
+    # -- what is there, and what is missing --
+
+    async def _read(self) -> dict[str, Node]:
+        p, host = self._paths, self._host
+        wanted = [p.root, p.config, p.instances, p.instance(host.instance_id), p.servers, p.server(host.ip), p.term]
+        wanted += [a for path in (p.root, p.term) for a in ancestors(path)]
+        nodes = await host.registry.read(wanted)
+        return {path: node for path, node in zip(wanted, nodes, strict=True) if node is not None}
+
+    def _missing(self, found: dict[str, Node]) -> tuple[JobConfig, list[Operation]]:
+        p, host = self._paths, self._host
+        self._refuse_conflict(found)
+        config, document = self._effective(found)
+        operations: list[Operation] = []
+
+        def ensure(path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
+            if path not in found:
+                operations.append(Create(path, data, ephemeral))
+
+        for path in dict.fromkeys([*ancestors(p.root), *ancestors(p.term)]):
+            ensure(path)
+        job_class = self._file.job_class.encode()
+        ensure(p.root, job_class)
+        if document is not None:
+            if p.root in found and found[p.root].data != job_class:
+                operations.append(SetData(p.root, job_class, found[p.root].version))
+            if p.config in found:
+                operations.append(SetData(p.config, document, found[p.config].version))
+            else:
+                operations.append(Create(p.config, document))
+        ensure(p.servers)
+        ensure(p.server(host.ip), DISABLED if config.disabled else ENABLED)
+        ensure(p.term)
+        ensure(p.instances)
+        own = found.get(p.instance(host.instance_id))
+        if own is not None and own.session_id != host.registry.session_id:
+            operations.append(Delete(p.instance(host.instance_id)))
+            own = None
+        if own is None:
+            operations.append(Create(p.instance(host.instance_id), self._document, ephemeral=True))
+        return config, operations
+
+    async def _switch_servers(self, found: dict[str, Node]) -> list[Operation]:
+        """A file that overwrites the stored `disabled` flag means all servers; otherwise their entries are the operator's."""
+        node = found.get(self._paths.config)
+        if node is None or not self._file.overwrite:
+            return []
+        try:
+            stored = from_document(node.data, self._paths.job, self._file.job_class)
+        except ConfigError as error:
+            self._log.warning("the stored configuration is broken and will be replaced: %s", "; ".join(error.problems))
+            return []
+        if stored.disabled == self._file.disabled:
+            return []
+        [servers] = await self._host.registry.children([self._paths.servers])
+        state = DISABLED if self._file.disabled else ENABLED
+        return [SetData(self._paths.server(ip), state) for ip in servers or []]
+
+    def _refuse_conflict(self, found: dict[str, Node]) -> None:
+        root = found.get(self._paths.root)
+        stored = root.data.decode("utf-8", "replace").strip() if root else ""
+        if stored and stored != self._file.job_class and not self._file.overwrite:
+            raise JobConflict(
+                f"job '{self._paths.job}' is registered with class {stored}, this file says {self._file.job_class}: "
+                "rename the job, or set overwrite: true to replace it"
+            )
+
+    def _effective(self, found: dict[str, Node]) -> tuple[JobConfig, bytes | None]:
+        """ElasticJob's rule: the stored configuration counts, unless there is none or the file says `overwrite`.
+
+        Returns the configuration that counts, and the document to write, if any.
+        """
+        node = found.get(self._paths.config)
+        if node is None:
+            return self._file, to_document(self._file)
+        if self._file.overwrite:
+            document = to_document(self._file, previous=node.data)
+            return self._file, document if document != node.data else None
+        try:
+            stored = from_document(node.data, self._paths.job, self._file.job_class)
+        except ConfigError as error:
+            raise ConfigError(
+                [f"{self._paths.config}: {problem}; overwrite: true in the file replaces it" for problem in error.problems]
+            ) from error
+        if different := differences(self._file, stored):
+            self._log.warning(
+                "the registry's configuration counts, not the file's (set overwrite: true to change that): %s",
+                ", ".join(f"{d.key}: file {d.file_value!r}, registry {d.registry_value!r}" for d in different),
+            )
+        return stored, None
+
+
+def lost_to_operator(view: JobView, instance_id: str, registered_session: int | None, session_id: int | None) -> bool:
+    """True if this instance's node was removed by somebody while the session that made it lives: an operator's order to stop
+    the job here. A node that went with its session is no order."""
+    return instance_id not in view.instances and registered_session is not None and registered_session == session_id

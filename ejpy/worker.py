@@ -1,0 +1,233 @@
+"""Worker: all jobs of one process; its session, its identity, its end.
+
+    starting ──all jobs registered──► running ──stop()──► draining ──settled, grace over, or cancel()──► closing ──► done
+
+Stopping takes nothing new, gives idle items to others, lets bodies run for the grace period, tells what is left then to
+stop, removes this instance and (in the same transaction) its leader nodes, and closes the session, so that nobody waits for
+it to expire. Each step has a deadline, so that the end comes within the grace period and `CLOSING_SECONDS`, also when the
+registry does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ejpy.clock import Clock
+from ejpy.config.model import JobConfig
+from ejpy.errors import ConfigError, JobConflict, RegistryError
+from ejpy.execution.base import Attempt
+from ejpy.execution.runners import Runners
+from ejpy.history.records import Journal
+from ejpy.logs import fields
+from ejpy.registry.base import Registry
+from ejpy.registry.group import GroupCommit
+from ejpy.schedule.timer import FireTimer
+from ejpy.scheduler import JobScheduler
+from ejpy.scheduler.host import Host
+from ejpy.terms import Executor
+
+logger = logging.getLogger("ejpy.worker")
+
+DRAIN_SECONDS = 2.0
+CANCEL_SECONDS = 1.5
+CLOSE_RUNNERS_SECONDS = 1.0
+LEAVE_SECONDS = 1.0
+CLOSE_REGISTRY_SECONDS = 1.0
+CLOSING_SECONDS = 5.0
+"""What may pass after the grace period: the sum of the above, without draining, which is within it."""
+
+READY_SECONDS = 60.0
+LOOP_CHECK_SECONDS = 1.0
+LOOP_LATE_SECONDS = 0.5
+LOOP_WARNINGS_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this process is to the others."""
+
+    instance_id: str
+    ip: str
+
+
+class Worker:
+    """See the module's text. Made and used on one asyncio loop."""
+
+    def __init__(
+        self,
+        jobs: Sequence[JobConfig],
+        registry: Registry,
+        *,
+        namespace: str,
+        identity: Identity,
+        clock: Clock,
+        runners: Runners,
+        journal: Journal,
+        executor_of: Callable[[JobConfig], Executor],
+        new_uuid: Callable[[], str],
+    ) -> None:
+        self._registry = registry
+        self._runners = runners
+        self._timer = FireTimer(clock)
+        self._group = GroupCommit(registry, clock=clock, loop=asyncio.get_running_loop())
+        host = Host(
+            registry=registry,
+            group=self._group,
+            clock=clock,
+            timer=self._timer,
+            runner_for=runners.runner_for,
+            namespace=namespace,
+            instance_id=identity.instance_id,
+            ip=identity.ip,
+            new_uuid=new_uuid,
+        )
+        self._identity = identity
+        self._jobs = [JobScheduler(host, job, journal, executor_of) for job in jobs]
+        self._stop = asyncio.Event()
+        self._cancel = asyncio.Event()
+        self._loop_watch = _LoopWatch()
+
+    def stop(self) -> None:
+        """Ask for the end; a second call tells the bodies to stop at once. Returns immediately."""
+        if self._stop.is_set():
+            self._cancel.set()
+        self._stop.set()
+
+    async def run(self, *, connection_timeout: float, grace: float) -> None:
+        """Start, run until `stop` is called, and end within `grace` + CLOSING_SECONDS after that.
+
+        Raises RegistryUnreachable, and ConfigError if no job can be run; nothing is left behind then.
+        """
+        await self._registry.start(connection_timeout)
+        try:
+            self._timer.start()
+            await self._start_jobs()
+            self._loop_watch.start()
+            ready = asyncio.ensure_future(self._say_ready())
+            await self._stop.wait()
+            ready.cancel()
+            await self._drain(grace)
+        finally:
+            await self._close()
+
+    @property
+    def running(self) -> list[Attempt]:
+        return [attempt for job in self._jobs for attempt in job.running]
+
+    # -- starting --
+
+    async def _start_jobs(self) -> None:
+        results = await asyncio.gather(*(job.start() for job in self._jobs), return_exceptions=True)
+        problems: list[str] = []
+        started: list[JobScheduler] = []
+        for job, result in zip(self._jobs, results, strict=True):
+            if isinstance(result, (JobConflict, ConfigError, RegistryError)):
+                problems.append(f"job '{job.name}' is not run here: {result}")
+                await job.leave()
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                started.append(job)
+        self._jobs = started
+        for problem in problems:
+            logger.error(problem)
+        if not started:
+            raise ConfigError(problems)
+
+    async def _say_ready(self) -> None:
+        await _within(READY_SECONDS, (job.ready() for job in self._jobs))
+        logger.info(
+            "ready: %d job%s",
+            len(self._jobs),
+            "" if len(self._jobs) == 1 else "s",
+            extra=fields(instance=self._identity.instance_id),
+        )
+
+    # -- the end --
+
+    async def _drain(self, grace: float) -> None:
+        logger.info("stopping; bodies may run for %g s more, a second signal cancels them", grace)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + grace
+        self._timer.stop()
+        await _within(min(DRAIN_SECONDS, grace), (job.drain() for job in self._jobs))
+        settled = asyncio.ensure_future(_all(job.settled() for job in self._jobs))
+        cancelled = asyncio.ensure_future(self._cancel.wait())
+        await asyncio.wait({settled, cancelled}, timeout=max(0.0, until - loop.time()), return_when=asyncio.FIRST_COMPLETED)
+        if not settled.done():
+            why = "a second signal came" if self._cancel.is_set() else f"the grace period of {grace:g} s is over"
+            for job in self._jobs:
+                for attempt in job.cancel(why):
+                    logger.warning("%s: told to stop: %s", why, attempt.task_id, extra=_about(attempt))
+            await asyncio.wait({settled}, timeout=CANCEL_SECONDS)
+        for waiting in (settled, cancelled):
+            waiting.cancel()
+            await asyncio.wait({waiting})
+
+    async def _close(self) -> None:
+        self._timer.stop()
+        self._loop_watch.stop()
+        for attempt in await self._runners.close(CLOSE_RUNNERS_SECONDS):
+            logger.error(
+                "left running: %s does not stop; what it writes through ejpy is refused", attempt.task_id, extra=_about(attempt)
+            )
+        await _within(LEAVE_SECONDS, (job.leave() for job in self._jobs))
+        await _within(LEAVE_SECONDS / 2, [self._group.close()])
+        await self._registry.stop(CLOSE_REGISTRY_SECONDS)
+        logger.info("stopped")
+
+
+class _LoopWatch:
+    """Says so when the control loop is late: something in this process keeps the interpreter (CPU-bound threads), and fires,
+    heartbeats and shutdown are late with it."""
+
+    def __init__(self) -> None:
+        self._handle: asyncio.TimerHandle | None = None
+        self._silent_until = 0.0
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._handle = loop.call_at(loop.time() + LOOP_CHECK_SECONDS, self._check, loop.time() + LOOP_CHECK_SECONDS)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _check(self, due: float) -> None:
+        loop = asyncio.get_running_loop()
+        late = loop.time() - due
+        if late > LOOP_LATE_SECONDS and loop.time() >= self._silent_until:
+            self._silent_until = loop.time() + LOOP_WARNINGS_SECONDS
+            logger.warning(
+                "the control loop was %.1f s late: the process was paused, or CPU-bound bodies keep the interpreter busy; "
+                "run those with executor: process",
+                late,
+            )
+        self.start()
+
+
+def _about(attempt: Attempt) -> dict[str, object]:
+    return fields(job=attempt.job_name, item=attempt.sharding_item, token=attempt.fencing_token)
+
+
+async def _all(deeds: Iterable[Awaitable[None]]) -> None:
+    await asyncio.gather(*deeds)
+
+
+async def _within(seconds: float, deeds: Iterable[Awaitable[None]]) -> None:
+    """Wait for all, at most so long; what is late is given up and said."""
+    tasks = [asyncio.ensure_future(deed) for deed in deeds]
+    if not tasks:
+        return
+    done, late = await asyncio.wait(tasks, timeout=seconds)
+    for task in late:
+        task.cancel()
+    if late:
+        await asyncio.wait(late)
+        logger.warning("gave up on %d of %d after %g s: the registry does not answer", len(late), len(tasks), seconds)
+    for task in done:
+        if (error := task.exception()) is not None:
+            logger.error("while stopping: %s", error, exc_info=error)
