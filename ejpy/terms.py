@@ -49,6 +49,8 @@ class NotRun(str, Enum):
     """Nobody could run it in time, and `catch_up` does not ask for it (`none`, or an older one under `latest`)."""
     TOO_LATE = "too_late"
     """Older than `misfire_grace` when somebody could have run it."""
+    INTERRUPTED = "interrupted"
+    """It was begun, its owner died or had to stop, and `failover` is off."""
 
 
 class JobStatus(str, Enum):

@@ -115,4 +115,8 @@ def ready_python(extras: set[str]) -> Path:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{ready_python(set(sys.argv[1:]))}\n")
+    try:
+        sys.stdout.write(f"{ready_python(set(sys.argv[1:]))}\n")
+    except KeyboardInterrupt:
+        say("Interrupted; the next call does it anew.")
+        raise SystemExit(130) from None

@@ -243,14 +243,14 @@ class _Reading:
         if not isinstance(node, Scalar):
             kind = "mapping" if isinstance(node, MapNode) else "list"
             self._problem(node.line, *where, f"a {kind} is not allowed here; allowed: a single value")
-        else:
-            if node.is_null:
-                return ""
-            try:
-                return expand(node.text, self.environ)
-            except ValueError as error:
-                self._problem(node.line, *where, str(error))
-        return None
+            return None
+        if node.is_null:
+            return ""
+        try:
+            return expand(node.text, self.environ)
+        except ValueError as error:
+            self._problem(node.line, *where, str(error))
+            return None
 
     def _entries(self, node: MapNode, *where: str) -> Iterator[tuple[Scalar, YamlNode]]:
         """Keys and values; a key that occurs again is a problem, and only its first value counts."""

@@ -46,7 +46,7 @@ def read(text: str) -> Reading:
         try:
             return Reading(yaml_tree.read(text), tuple(unquoted), None)
         except YamlError as error:
-            repaired = _with_quotes(text, error.line) if len(unquoted) < MOST_REPAIRS else None
+            repaired = _with_quotes(text, error.line) if error.is_syntax and len(unquoted) < MOST_REPAIRS else None
             if repaired is None:
                 return Reading(None, tuple(unquoted), error)
             text, found = repaired

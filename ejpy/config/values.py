@@ -85,10 +85,9 @@ def whole(lowest: int, highest: int) -> Callable[[object], int]:
     """A whole number from `lowest` to `highest`. Texts are decimal, without leading zeros (YAML 1.1 reads 010 as 8)."""
 
     def number(value: object) -> int:
-        if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
-            value = int(value)
-        if isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest:
-            return value
+        told = int(value) if isinstance(value, str) and _WHOLE.fullmatch(value.strip()) else value
+        if isinstance(told, int) and not isinstance(told, bool) and lowest <= told <= highest:
+            return told
         raise ValueError(f"{shown(value)} is not allowed; allowed: a whole number from {lowest} to {highest}")
 
     return number

@@ -27,16 +27,19 @@ _Loader = type[yaml.SafeLoader] | type[yaml.CSafeLoader]
 FASTEST: _Loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 """libyaml's parser where PyYAML was built with it: some ten times as fast. Only its events are used."""
 
+_BREAKS = re.compile("[\n\r\x85\u2028\u2029]")
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class YamlError(Exception):
-    """The text is not one well-formed, bounded YAML document. `line` and `column` count from 1."""
+    """The text is not one well-formed, bounded YAML document."""
 
-    def __init__(self, line: int, column: int, message: str) -> None:
+    def __init__(self, line: int, message: str, *, is_syntax: bool) -> None:
         self.line = line
-        self.column = column
+        """Counted from 1."""
         self.message = message
+        self.is_syntax = is_syntax
+        """Whether it is a matter of how the text is written (quotes may help), and not of a bound."""
         super().__init__(f"line {line}: {message}")
 
 
@@ -96,8 +99,8 @@ def read(text: str, loader: _Loader = FASTEST) -> YamlNode | None:
     """The root of the one document in `text`; None if there is none. Raises YamlError."""
     odd = _UNPRINTABLE.search(text)
     if odd is not None:
-        line, column = text.count("\n", 0, odd.start()) + 1, odd.start() - text.rfind("\n", 0, odd.start())
-        raise YamlError(line, column, f"the character U+{ord(odd[0]):04X} is not allowed in YAML")
+        line = text.count("\n", 0, odd.start()) + 1
+        raise YamlError(line, f"the character U+{ord(odd[0]):04X} is not allowed in YAML", is_syntax=False)
     try:
         return _compose(yaml.parse(text, Loader=loader))
     except yaml.MarkedYAMLError as error:
@@ -120,7 +123,7 @@ def _compose(events: Iterator[Any]) -> YamlNode | None:
             continue
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in anchors:
-                raise _error(event, f"the alias *{event.anchor} has no anchor &{event.anchor} before it")
+                raise _error(event, f"the alias *{event.anchor} has no anchor &{event.anchor} before it", is_syntax=True)
             anchored = anchors[event.anchor]
             if anchored is None:
                 raise _error(event, f"the alias *{event.anchor} stands inside what it names")
@@ -167,8 +170,8 @@ def _line(event: Any) -> int:
     return number
 
 
-def _error(event: Any, message: str) -> YamlError:
-    return YamlError(_line(event), event.start_mark.column + 1, one_line(message))
+def _error(event: Any, message: str, *, is_syntax: bool = False) -> YamlError:
+    return YamlError(_line(event), one_line(message), is_syntax=is_syntax)
 
 
 def _translated(error: yaml.MarkedYAMLError, text: str) -> YamlError:
@@ -176,10 +179,10 @@ def _translated(error: yaml.MarkedYAMLError, text: str) -> YamlError:
     line, column = (mark.line, mark.column) if mark is not None else (0, 0)
     lines = text.splitlines() or [""]
     if line < len(lines) and lines[line][column : column + 1] == "\t":
-        return YamlError(line + 1, column + 1, "a tab; YAML is indented with blanks")
+        return YamlError(line + 1, "a tab; YAML is indented with blanks", is_syntax=True)
     started = f" {error.context} of line {error.context_mark.line + 1}:" if error.context and error.context_mark else ""
     message = f"not valid YAML:{started} {error.problem}"
-    return YamlError(min(line + 1, len(lines)), column + 1, one_line(message))
+    return YamlError(min(line + 1, len(lines)), one_line(message), is_syntax=True)
 
 
 def with_foreign_tags(node: YamlNode) -> Iterator[YamlNode]:
@@ -208,7 +211,9 @@ _resolver: Any = yaml.resolver.Resolver()
 def text_scalar(text: str) -> Scalar:
     """A scalar that every YAML reader takes for a text: quoted where the plain text would be a number, a boolean, …"""
     plain_is_text = _resolver.resolve(yaml.ScalarNode, text, (True, False)) == "tag:yaml.org,2002:str"
-    return Scalar(text, implicit=(plain_is_text, True))
+    # PyYAML folds some line breaks in single quotes so that they are read back as others; escapes are safe everywhere.
+    style = '"' if _BREAKS.search(text) else None
+    return Scalar(text, implicit=(plain_is_text, True), style=style)
 
 
 def write(root: MapNode) -> str:

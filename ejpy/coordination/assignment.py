@@ -3,7 +3,8 @@
 The leader compares the assignment with what the strategy wants, whenever anything changed, and moves what differs:
 
 * an item that is idle, or whose owner is gone, moves at once;
-* an item that runs on a live worker stays, and moves when it ends (the leader watches its ledger entry until then).
+* an item that runs on a live worker stays, and moves when it ends: the leader marks its entry, so that its owner leaves it
+  idle for a moment then, and watches the entry until then.
 
 The whole change is one transaction of the differences. Its guards: the leader's term (nobody was elected since), each
 receiver's instance node (nobody is given an item who has just left), the version of each assignment, and the ledger version
@@ -51,6 +52,8 @@ class Plan:
     """Each one transaction, without the guard of the term, which depends on the one before."""
     waiting: frozenset[int]
     """Items that run on a live worker and move when they end."""
+    requests: tuple[Operation, ...]
+    """Ask the owners of those for the hand-over, so that they do not begin the next run at once."""
     moves: tuple[Move, ...]
 
 
@@ -85,6 +88,7 @@ def plan(
     done: list[Move] = []
     batches: list[list[Operation]] = []
     receivers: set[str] = set()
+    requests: list[Operation] = []
     count = 0
     for move in moves:
         node = ledger.get(move.item)
@@ -92,6 +96,8 @@ def plan(
         owner_lives = assigned is not None and assigned.instance_id in view.instances
         if owner_lives and node is not None and node.entry.running and node.entry.owner in view.instances:
             waiting.add(move.item)
+            if not node.entry.hand_over:
+                requests.append(SetData(paths.ledger(move.item), encode(node.entry.ask_for_hand_over()), node.version))
             continue
         if count % ITEMS_PER_TRANSACTION == 0:
             batches.append([])
@@ -103,7 +109,7 @@ def plan(
             batch.append(Check(paths.instance(move.to)))
         batch += _move(paths, view, move, node, owner_lives, basis, now, move.item in overdue)
         done.append(move)
-    return Plan(tuple(tuple(b) for b in batches), frozenset(waiting), tuple(done))
+    return Plan(tuple(tuple(b) for b in batches), frozenset(waiting), tuple(requests), tuple(done))
 
 
 def _move(
@@ -133,6 +139,8 @@ def _move(
         operations.append(SetData(ledger, encode(node.entry.rebase(basis, now)), node.version))
     elif overdue:
         operations.append(SetData(ledger, encode(node.entry.mark_overdue()), node.version))
+    elif node.entry.hand_over:
+        operations.append(SetData(ledger, encode(node.entry.ask_for_hand_over(False)), node.version))
     elif owner_lives:
         operations.append(Check(ledger, node.version))
     return operations

@@ -4,6 +4,7 @@
 instant of the schedule and whenever something changed, so it never needs to know what woke it.
 
     running, by somebody alive    ──► Wait        look again when the entry changes
+    idle, and to be moved         ──► Wait        a little while, for the leader to move it
     running, owner gone           ──► Claim (owner_lost) with failover, else Write (interrupted)
     idle, enabled or schedule changed since ──► Write (what passed before is not due)
     idle, instants passed         ──► Claim, or Write (recorded as not run)
@@ -20,8 +21,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from ejpy.coordination.ledger import JUST_BEFORE, Basis, Entry
-from ejpy.terms import CatchUp, NotRun, Reason
+from ejpy.coordination.ledger import HAND_OVER, JUST_BEFORE, Basis, Entry
+from ejpy.terms import CatchUp, NotRun, Outcome, Reason
 
 
 class Schedule(Protocol):
@@ -78,7 +79,9 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Somebody else runs the item: look again when its entry changes."""
+    """Look again when the entry changes: somebody else runs the item, or it is about to be moved. At the latest at `until`."""
+
+    until: datetime | None = None
 
 
 Step = Claim | Write | Wait | None
@@ -93,6 +96,8 @@ def decide(entry: Entry, s: Situation, *, held_since: datetime, enabled: bool) -
     """
     if entry.running and entry.owner != s.me and entry.owner in s.live:
         return Wait()
+    if entry.hand_over and entry.ended is not None and s.now < entry.ended + HAND_OVER:
+        return Wait(entry.ended + HAND_OVER)
     if not enabled:
         return _suspend(entry, s)
     if entry.running or entry.to_recover:
@@ -123,9 +128,9 @@ def _pending(entry: Entry, s: Situation, schedule: Schedule, until: datetime, he
     first = schedule.next_after(entry.accounted_until)
     if first is None or first > until:
         return None
-    ran = entry.claimed is not None and entry.ended is not None and entry.claimed < first <= entry.ended
-    if ran and entry.ended is not None:
-        return _overlap(entry, s, schedule, min(entry.ended, until))
+    ran_until = None if entry.outcome is Outcome.INTERRUPTED else entry.ended  # how long that one ran, nobody knows
+    if ran_until is not None and entry.claimed is not None and entry.claimed < first <= ran_until:
+        return _overlap(entry, s, schedule, min(ran_until, until))
     until = min(until, entry.claimed) if entry.claimed is not None and first <= entry.claimed else until
     return _missed(entry, s, schedule, first, until, held_since)
 

@@ -24,6 +24,12 @@ from typing import Any
 from ejpy.errors import RegistryError
 from ejpy.terms import NotRun, Outcome, Reason
 
+JUST_BEFORE = timedelta(microseconds=1)
+"""Instants of a schedule are whole seconds, so this is less than any distance between two."""
+
+HAND_OVER = timedelta(seconds=3)
+"""How long an item stays idle for its leader to move it, when that asked for it."""
+
 NOT_RUN_KEPT = 32
 """Ranges of fires not run that an entry keeps; the oldest go first. All of them are in the log as well."""
 
@@ -74,6 +80,8 @@ class Entry:
     """The newest attempt was interrupted, and failover shall run its fire again."""
     overdue: bool = False
     """The leader took the item from an owner that left a fire unclaimed for too long."""
+    hand_over: bool = False
+    """The leader wants to move the item when its attempt ends: its owner leaves it idle for HAND_OVER then."""
 
     # -- what happens to an entry --
 
@@ -94,6 +102,7 @@ class Entry:
             checkpoint=self.checkpoint if again else None,
             to_recover=False,
             overdue=False,
+            hand_over=False,
         )
 
     def end(self, outcome: Outcome, token: int, now: datetime) -> Entry:
@@ -102,7 +111,9 @@ class Entry:
     def interrupt(self, token: int, now: datetime, *, recover: bool) -> Entry:
         """The attempt did not end by itself. With `recover` its fire waits for a further attempt, from the checkpoint."""
         ended = self.end(Outcome.INTERRUPTED, token, now)
-        return replace(ended, to_recover=recover, checkpoint=self.checkpoint if recover else None)
+        if recover:
+            return replace(ended, to_recover=True, checkpoint=self.checkpoint)
+        return ended if self.fire is None else ended.record(self.fire - JUST_BEFORE, self.fire, NotRun.INTERRUPTED)
 
     def give_back(self, token: int, accounted_until: datetime) -> Entry:
         """Undo a claim whose body was never entered: the fire is due again, and its next claim is a further attempt."""
@@ -125,7 +136,10 @@ class Entry:
         return replace(self, not_run=tuple(ranges[-NOT_RUN_KEPT:])).account(until)
 
     def mark_overdue(self) -> Entry:
-        return replace(self, overdue=True)
+        return replace(self, overdue=True, hand_over=False)
+
+    def ask_for_hand_over(self, wanted: bool = True) -> Entry:
+        return replace(self, hand_over=wanted)
 
     def rebase(self, basis: Basis, since: datetime, *, suspended: bool = False) -> Entry:
         """From `since` on `basis` counts, and the item is suspended or not; what passed before is not due any more."""
@@ -162,6 +176,7 @@ def encode(entry: Entry) -> bytes:
         "checkpoint": entry.checkpoint,
         "to_recover": entry.to_recover or None,
         "overdue": entry.overdue or None,
+        "hand_over": entry.hand_over or None,
         "not_run": [[_text(r.after), _text(r.until), r.why.value] for r in entry.not_run] or None,
     }
     return json.dumps({k: v for k, v in fields.items() if v is not None}, separators=(",", ":"), ensure_ascii=False).encode()
@@ -193,6 +208,7 @@ def decode(data: bytes, revision: int, path: str) -> Entry:
             checkpoint=fields.get("checkpoint"),
             to_recover=bool(fields.get("to_recover")),
             overdue=bool(fields.get("overdue")),
+            hand_over=bool(fields.get("hand_over")),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BrokenEntry(
@@ -210,7 +226,3 @@ def _time(text: str) -> datetime:
 
 def _maybe_time(text: str | None) -> datetime | None:
     return None if text is None else _time(text)
-
-
-JUST_BEFORE = timedelta(microseconds=1)
-"""Instants of a schedule are whole seconds, so this is less than any distance between two."""

@@ -16,11 +16,10 @@ class Demo(ShardedJob):
 
     def execute(self, shard_ctx: ShardContext) -> None:
         shard_ctx.log.info(
-            "item %d of %d (%s) of the fire at %s runs on %s in process %d",
+            "item %d of %d, %s: runs on %s in process %d",
             shard_ctx.sharding_item,
             shard_ctx.sharding_total_count,
             shard_ctx.sharding_parameter or "no parameter",
-            shard_ctx.scheduled_time.isoformat(),
             socket.gethostname(),
             os.getpid(),
         )

@@ -16,7 +16,7 @@ It shows what an ejpy job does to survive a crash or a pause of its worker:
 `python -m ejpy.examples.stdlib_count --db FILE --compare` prints both totals and whether they are equal.
 
 The job's parameter is a JSON object: `db` (path of the SQLite file; without it the environment variable EJPY_STDLIB_COUNT_DB),
-`checkpoint_every` (files, default 100), `delay_per_file_ms` (default 0; to make it slow enough to watch or to disturb).
+`checkpoint_every` (files, default 200), `delay_per_file_ms` (default 0; to make it slow enough to watch or to disturb).
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class Settings:
         db_path = given.get("db") or environment.get("EJPY_STDLIB_COUNT_DB")
         if not db_path:
             raise ValueError('no file for the results: set "db" in job_parameter, or EJPY_STDLIB_COUNT_DB')
-        every = int(given.get("checkpoint_every", 100))
+        every = int(given.get("checkpoint_every", 200))
         if every < 1:
             raise ValueError(f"checkpoint_every is {every}, but must be at least 1")
         return cls(str(db_path), every, float(given.get("delay_per_file_ms", 0)))

@@ -48,6 +48,7 @@ def main(arguments: str) -> None:
     """Serve the worker until it says exit. `arguments` is JSON: the descriptors `connection` and `lifeline`, the pid of the
     `parent`, and `levels`, its log levels by logger name."""
     given = json.loads(arguments)
+    del sys.argv[1:]  # what a body sees there is nothing of its business
     for descriptor in (given["connection"], given["lifeline"]):
         os.set_inheritable(descriptor, False)  # a process that a body starts must not hold them open
     child = Child(socket.socket(fileno=given["connection"]), given["parent"])

@@ -114,6 +114,7 @@ class ProcessRunner(BoundedRunner):
             on_message=self._on_message,
             on_gone=self._on_gone,
         )
+        self._none_left.clear()
         place = self._places[child] = Place(child)
         return place
 
@@ -219,7 +220,7 @@ class ProcessRunner(BoundedRunner):
                 log.warning("an idle child process %s; another one is started when it is needed", how)
         elif run.entered is not None:
             self._leave(place, self._end_of_killed(place, run, how))
-        elif place.used and not place.forced:
+        elif place.used and not place.forced and run.told is None:
             # It died while it was idle, and the run was sent to a child that was not there any more.
             place.loaded()
             self._launch(run)

@@ -40,6 +40,7 @@ class ThreadRunner(BoundedRunner):
         self._threads: dict[Run, _BodyThread] = {}
         """Those that have a run."""
         self._spare: list[_BodyThread] = []
+        self._alive: set[_BodyThread] = set()
         self._made = 0
 
     def _launch(self, run: Run) -> None:
@@ -48,6 +49,7 @@ class ThreadRunner(BoundedRunner):
         else:
             self._made += 1
             thread = _BodyThread(self, f"ejpy-body-{self._made}")
+            self._alive = {known for known in self._alive if known.is_alive()} | {thread}
         self._threads[run] = thread
         thread.inbox.put(run)
 
@@ -67,11 +69,12 @@ class ThreadRunner(BoundedRunner):
             self._spare.pop().inbox.put(None)
 
     async def _free(self) -> None:
-        spare, self._spare = self._spare, []
-        for thread in spare:
+        self._spare.clear()
+        ending = self._alive - {self._threads[run] for run in self._abandoned}
+        for thread in ending:
             thread.inbox.put(None)
-        for thread in spare:
-            thread.join(_JOIN_SECONDS)  # they wait in `inbox.get` and end at once
+        for thread in ending:
+            thread.join(_JOIN_SECONDS)  # they wait in `inbox.get`, or are about to, and end at once
 
     def work(self, run: Run) -> bool:
         """In a body's thread: the whole of one run. False if the control loop is gone, and the thread should go, too."""

@@ -61,6 +61,16 @@ LEASE_MARGIN = 0.05
 T = TypeVar("T")
 
 
+def refuse_too_large(registry: Registry, operations: Sequence[Operation]) -> None:
+    """Raise RequestTooLarge if `operations` are more than the registry takes in one transaction."""
+    size = sum(map(operation_bytes, operations))
+    if len(operations) > registry.max_operations or size > registry.max_bytes:
+        raise RequestTooLarge(
+            f"{len(operations)} operations of {size} bytes; at most {registry.max_operations} operations"
+            f" and {registry.max_bytes} bytes go into one transaction: divide it"
+        )
+
+
 # ---- transactions -------------------------------------------------------------------------------------------------
 
 
@@ -546,24 +556,16 @@ class MemoryRegistry(Registry):
 
     async def commit(self, operations: Sequence[Operation], *, timeout: float | None = None) -> Committed:
         operations = list(operations)
-        self._refuse_too_large(operations)
+        refuse_too_large(self, operations)
         return await self._request(lambda session: self._store.commit(session, operations), timeout, writes=True)
 
     async def create_sequential(
         self, prefix: str, data: bytes = b"", *, ephemeral: bool = True, timeout: float | None = None
     ) -> str:
-        self._refuse_too_large([Create(prefix, data, ephemeral)])
+        refuse_too_large(self, [Create(prefix, data, ephemeral)])
         return await self._request(
             lambda session: self._store.create_sequential(session, prefix, data, ephemeral), timeout, writes=True
         )
-
-    def _refuse_too_large(self, operations: Sequence[Operation]) -> None:
-        size = sum(map(operation_bytes, operations))
-        if len(operations) > self.max_operations or size > self.max_bytes:
-            raise RequestTooLarge(
-                f"{len(operations)} operations of {size} bytes; at most {self.max_operations} operations"
-                f" and {self.max_bytes} bytes go into one transaction: divide it"
-            )
 
     # -- watches --
 
@@ -612,10 +614,19 @@ class MemoryRegistry(Registry):
 
     async def _exchange(self, apply: Callable[[], T], timeout: float, *, writes: bool) -> T:
         session_id, sent = self._session_id, self._clock.monotonic()
-        task = asyncio.get_running_loop().create_task(self._transport(apply))
+        left = False
+
+        async def carry() -> T:
+            nonlocal left
+            left = True
+            return await self._transport(apply)
+
+        task = asyncio.get_running_loop().create_task(carry())
         self._in_flight[task] = None
         try:
             await asyncio.wait({task}, timeout=timeout)
+            if not left:
+                raise RegistryUnavailable(f"registry {self.address}: the connection broke before the request was sent")
             if not task.done() or task.cancelled():
                 raise OutcomeUnknown(f"registry {self.address}: no reply within {timeout:g} s, or the connection broke")
             result = task.result()

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from types import MappingProxyType
 
 from ejpy.errors import AccessDenied, RegistryError
@@ -200,18 +201,24 @@ class TreeMirror:
                 # A read of many paths is no snapshot: the parent was gone when it was read, and is back.
                 self._wanted.add(path)
                 continue
-            if before is not None and (node is None or node.created_revision != before.created_revision):
-                changed |= self._drop_below(path)
             if node is None:
+                changed |= self._drop_below(path)
                 del self._copy[path]
             else:
+                if before is not None and node.created_revision != before.created_revision:
+                    # It was away. What is older than it went with it; what is not was read after it had come back.
+                    changed |= self._drop_below(path, older_than=node.created_revision)
                 self._copy[path] = node
             changed.add(path)
         return changed
 
-    def _drop_below(self, path: str) -> set[str]:
+    def _drop_below(self, path: str, older_than: float = inf) -> set[str]:
         start = path.rstrip("/") + "/"
-        below = {other for other in self._copy if other.startswith(start) and other != path}
+        below = {
+            other
+            for other, node in self._copy.items()
+            if other.startswith(start) and other != path and node.created_revision < older_than
+        }
         for other in below:
             del self._copy[other]
         return below

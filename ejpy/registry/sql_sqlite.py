@@ -17,7 +17,7 @@ from pathlib import Path
 
 import sqlalchemy
 from sqlalchemy import Connection, RootTransaction, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from ejpy.errors import ConfigError, RegistryUnavailable
@@ -50,7 +50,7 @@ class SqliteFile:
         event.listen(self._engine, "begin", _begin)
 
     def connect(self, *, create: bool) -> Connection:
-        """A connection; the file is made if `create`. Raises DBAPIError, OSError, RegistryUnavailable."""
+        """A connection; the file is made if `create`. Raises SQLAlchemyError, OSError, RegistryUnavailable."""
         if not create:
             self.path.stat()
         connection = self._engine.connect()
@@ -62,7 +62,7 @@ class SqliteFile:
         return connection
 
     def begin(self, connection: Connection, *, write: bool, wait_seconds: float) -> RootTransaction:
-        """Begin a transaction, waiting at most so long for another process's lock. Raises DBAPIError."""
+        """Begin a transaction, waiting at most so long for another process's lock. Raises SQLAlchemyError."""
         milliseconds = max(0, int(wait_seconds * 1000))
         connection.info[_BEGIN] = [f"PRAGMA busy_timeout = {milliseconds}", "BEGIN IMMEDIATE" if write else "BEGIN"]
         return connection.begin()
@@ -78,26 +78,24 @@ class SqliteFile:
         """A number that differs whenever another connection has committed since it was last asked for."""
         return int(connection.exec_driver_sql("PRAGMA data_version").scalar_one())
 
-    def is_locked(self, error: DBAPIError) -> bool:
+    def is_locked(self, error: SQLAlchemyError | OSError) -> bool:
         """Whether the error says no more than that another process was at work; the connection is as good as before."""
-        return "locked" in str(error.orig)
+        return "locked" in _text(error)
 
-    def explain(self, error: DBAPIError | OSError) -> str:
+    def explain(self, error: SQLAlchemyError | OSError) -> str:
         """The cause in one line, for people."""
         if isinstance(error, FileNotFoundError):
             return f"the file {self.path} does not exist any more; put it back, or restart the workers to begin anew"
         if isinstance(error, OSError):
             return f"{self.path}: {error.strerror}"
-        text = str(error.orig)
+        text = _text(error)
         if "locked" in text:
             return "another process keeps the database locked"
         if "readonly" in text:
             return f"{self.path} cannot be written by this user"
         if "unable to open" in text:
             return f"{self.path} cannot be opened: {self._why_not_opened()}"
-        if "not a database" in text or "malformed" in text:
-            return f"{self.path} is damaged or no SQLite database ({text})"
-        return text
+        return f"{self.path} is damaged or not ejpy's: {text}"
 
     def _why_not_opened(self) -> str:
         directory = self.path.parent
@@ -134,3 +132,8 @@ def _configure(connection: sqlalchemy.engine.interfaces.DBAPIConnection, _: obje
 def _begin(connection: Connection) -> None:
     for statement in connection.info[_BEGIN]:
         connection.exec_driver_sql(statement)
+
+
+def _text(error: SQLAlchemyError | OSError) -> str:
+    """SQLite's own words, in one line."""
+    return " ".join(str(getattr(error, "orig", error)).split())

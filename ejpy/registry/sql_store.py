@@ -17,13 +17,13 @@ Except when another process merely held the lock, the connection is closed then;
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, delete, insert, inspect, or_, select, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, insert, inspect, or_, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from ejpy.clock import Clock
 from ejpy.errors import OutcomeUnknown, RegistryUnavailable, SessionExpired
@@ -80,9 +80,8 @@ class SqlStore:
             try:
                 self._connection = self._database.connect(create=create)
                 break
-            except (DBAPIError, OSError) as error:
-                locked = isinstance(error, DBAPIError) and self._database.is_locked(error)
-                if not locked or self._clock.monotonic() + _RETRY_SECONDS > deadline:
+            except (SQLAlchemyError, OSError) as error:
+                if not self._database.is_locked(error) or self._clock.monotonic() + _RETRY_SECONDS > deadline:
                     raise RegistryUnavailable(self._database.explain(error)) from error
                 # A new file is just being set up by another process. SQLite offers nothing to wait for there.
                 time.sleep(_RETRY_SECONDS)
@@ -183,9 +182,8 @@ class SqlStore:
             draft.write_back()
 
     def _require_session(self, connection: Connection, session_id: int) -> None:
-        deadline = connection.execute(
-            select(sessions.c.deadline).where(sessions.c.id == session_id, sessions.c.boot_id == self._boot_id)
-        ).scalar_one_or_none()
+        lease = {"session_id": session_id, "boot_id": self._boot_id}
+        deadline = connection.execute(_SELECT_LEASE, lease).scalar_one_or_none()
         if deadline is None or deadline <= self._clock.monotonic():
             raise SessionExpired(f"session {session_id} has ended")
 
@@ -200,20 +198,19 @@ class SqlStore:
         names: dict[str, list[str]] = {}
         with self._transaction(deadline) as connection:
             for chunk in _chunks(paths):
-                found = connection.execute(select(nodes.c.path).where(nodes.c.path.in_(chunk))).scalars()
-                names.update((path, []) for path in found)
-                below = connection.execute(select(nodes.c.path, nodes.c.parent).where(nodes.c.parent.in_(chunk)))
-                for path, parent in below:
+                existing = connection.execute(_SELECT_EXISTING, {"paths": chunk}).scalars()
+                names.update((path, []) for path in existing)
+                for path, parent in connection.execute(_SELECT_BELOW, {"paths": chunk}):
                     names[parent].append(path.rpartition("/")[2])
         return [sorted(names[path]) if path in names else None for path in paths]
 
     def tree(self, root: str, deadline: float) -> dict[str, Node]:
         below = root.rstrip("/") + "/"
         # "0" follows "/": between the two lie the paths that begin with `below`, as a range of the primary key.
-        in_tree = or_(nodes.c.path == root, and_(nodes.c.path > below, nodes.c.path < below[:-1] + "0"))
+        values = {"root": root, "below": below, "beyond": below[:-1] + "0"}
         with self._transaction(deadline) as connection:
-            rows = connection.execute(select(nodes).where(in_tree).order_by(nodes.c.path)).all()
-        return {row.path: _record(row).node for row in rows}
+            rows = connection.execute(_SELECT_TREE, values).all()
+        return {path: record.node for path, record in map(_record, rows)}
 
     def touch(self, deadline: float) -> None:
         """Read something, so that it is known that one can."""
@@ -222,26 +219,46 @@ class SqlStore:
 
     # -- writes --
 
-    def commit(self, session_id: int, operations: Sequence[Operation], deadline: float) -> Committed:
+    # `may_commit` is asked when everything else is done; if it says no, nothing is applied: RegistryUnavailable.
+
+    def commit(
+        self,
+        session_id: int,
+        operations: Sequence[Operation],
+        deadline: float,
+        may_commit: Callable[[], bool] = lambda: True,
+    ) -> Committed:
         """Raises GuardFailed, SessionExpired."""
         paths = [operation.path for operation in operations]
-        with self._writing(session_id, paths, deadline) as draft:
+        with self._writing(session_id, paths, deadline, may_commit) as draft:
             versions = draft.transaction.apply(operations)
         return Committed(draft.revision, versions)
 
-    def create_sequential(self, session_id: int, prefix: str, data: bytes, ephemeral: bool, deadline: float) -> str:
+    def create_sequential(
+        self,
+        session_id: int,
+        prefix: str,
+        data: bytes,
+        ephemeral: bool,
+        deadline: float,
+        may_commit: Callable[[], bool] = lambda: True,
+    ) -> str:
         """Raises GuardFailed, SessionExpired."""
-        with self._writing(session_id, [prefix], deadline) as draft:
+        with self._writing(session_id, [prefix], deadline, may_commit) as draft:
             return draft.transaction.create_sequential(prefix, data, ephemeral=ephemeral)
 
     @contextmanager
-    def _writing(self, session_id: int, paths: Sequence[str], deadline: float) -> Iterator[_Draft]:
+    def _writing(
+        self, session_id: int, paths: Sequence[str], deadline: float, may_commit: Callable[[], bool]
+    ) -> Iterator[_Draft]:
         counter = self._counter
         with self._transaction(deadline, write=True) as connection:
             self._require_session(connection, session_id)
             draft = self._begin_draft(connection, paths, session_id)
             yield draft
             draft.write_back()
+            if not may_commit():
+                raise RegistryUnavailable(f"registry {self._database.address}: the request was withdrawn")
         if draft.revision == self._seen + 1:  # nobody wrote in between: what changed is known without looking
             self._counter = counter
             self._seen = draft.revision
@@ -275,7 +292,7 @@ class SqlStore:
     def _changes(self, connection: Connection) -> Changes:
         revision = _get_meta(connection, "revision")
         pruned = _get_meta(connection, "pruned_through") > self._seen
-        paths = connection.execute(select(changes.c.path).where(changes.c.revision > self._seen)).scalars().all()
+        paths = connection.execute(_SELECT_CHANGES, {"seen": self._seen}).scalars().all()
         self._seen = revision
         found = self._taken | set(paths)
         self._taken = set()
@@ -298,22 +315,22 @@ class SqlStore:
             except BaseException:
                 transaction.rollback()
                 raise
-        except (DBAPIError, FileNotFoundError) as error:
+        except (SQLAlchemyError, FileNotFoundError) as error:
             raise self._unavailable(error) from error
         if not write:
             transaction.rollback()
             return
         try:
             transaction.commit()
-        except DBAPIError as error:
+        except SQLAlchemyError as error:
             unavailable = self._unavailable(error)
             self.close()
             raise OutcomeUnknown(f"{unavailable} (while committing)") from error
         self._counter = None
 
-    def _unavailable(self, error: DBAPIError | OSError) -> RegistryUnavailable:
+    def _unavailable(self, error: SQLAlchemyError | OSError) -> RegistryUnavailable:
         cause = self._database.explain(error)
-        if isinstance(error, OSError) or not self._database.is_locked(error):
+        if not self._database.is_locked(error):
             self.close()
         self._cause = cause
         return RegistryUnavailable(f"registry {self._database.address}: {cause}")
@@ -325,9 +342,7 @@ class SqlStore:
 class _Draft:
     """A `Transaction` whose records come from the database, and go back there."""
 
-    def __init__(
-        self, connection: Connection, paths: Sequence[str], *, revision: int, now: datetime, session_id: int
-    ) -> None:
+    def __init__(self, connection: Connection, paths: Sequence[str], *, revision: int, now: datetime, session_id: int) -> None:
         self._connection = connection
         self.revision = revision
         # One query for all that the operations will look at, as far as it is known beforehand.
@@ -338,7 +353,10 @@ class _Draft:
 
     def write_back(self) -> None:
         """Write what changed: the nodes, their parents' counts, the log of changes, and the revision."""
-        removed, changed, counted, made = [], [], [], []
+        removed: list[dict[str, object]] = []
+        changed: list[dict[str, object]] = []
+        counted: list[dict[str, object]] = []
+        made: list[dict[str, object]] = []
         for path, record in self.transaction.draft.items():
             if record is None:
                 removed.append({"of_path": path})
@@ -349,14 +367,13 @@ class _Draft:
             else:
                 counts = {"child_count": record.child_count, "children_created": record.children_created}
                 counted.append({"of_path": path, **counts})
-        of_path = nodes.c.path == bindparam("of_path")
-        logged = [{"revision": self.revision, "path": path} for path in sorted(self.transaction.changed)]
+        logged: list[dict[str, object]] = [{"revision": self.revision, "path": path} for path in sorted(self.transaction.changed)]
         for statement, rows in [
-            (delete(nodes).where(of_path), removed),
-            (update(nodes).where(of_path), changed),
-            (update(nodes).where(of_path), counted),
-            (insert(nodes), made),
-            (insert(changes), logged),
+            (_DELETE_NODE, removed),
+            (_UPDATE_NODE, changed),
+            (_UPDATE_COUNTS, counted),
+            (_INSERT_NODE, made),
+            (_INSERT_CHANGE, logged),
         ]:
             if rows:
                 self._connection.execute(statement, rows)
@@ -374,14 +391,16 @@ class _Draft:
 def _records(connection: Connection, paths: Iterable[str]) -> dict[str, Record]:
     found: dict[str, Record] = {}
     for chunk in _chunks(paths):
-        found.update((row.path, _record(row)) for row in connection.execute(select(nodes).where(nodes.c.path.in_(chunk))))
+        found.update(_record(row) for row in connection.execute(_SELECT_NODES, {"paths": chunk}))
     return found
 
 
-def _record(row: Row[Any]) -> Record:
-    modified = _EPOCH + timedelta(microseconds=row.modified_us)
-    node = Node(row.data, row.version, row.created_revision, row.revision, modified, row.session_id)
-    return Record(node, row.child_count, row.children_created)
+def _record(row: Sequence[Any]) -> tuple[str, Record]:
+    """Path and record of a row of `_NODE_COLUMNS`."""
+    path, data, version, created_revision, revision, modified_us, session_id, child_count, children_created = row
+    modified = _EPOCH + timedelta(microseconds=modified_us)
+    node = Node(data, version, created_revision, revision, modified, session_id)
+    return path, Record(node, child_count, children_created)
 
 
 def _columns(record: Record) -> dict[str, object]:
@@ -399,17 +418,16 @@ def _columns(record: Record) -> dict[str, object]:
 
 
 def _get_meta(connection: Connection, name: str) -> int:
-    return int(connection.execute(select(meta.c.value).where(meta.c.name == name)).scalar_one())
+    return int(connection.execute(_SELECT_META, {"of_name": name}).scalar_one())
 
 
 def _set_meta(connection: Connection, name: str, value: int) -> None:
-    connection.execute(update(meta).where(meta.c.name == name).values(value=value))
+    connection.execute(_UPDATE_META, {"of_name": name, "value": value})
 
 
 def _prune(connection: Connection) -> None:
     """Forget all changes but the latest; whole revisions, so that what is left of one is all of it."""
-    oldest_kept = select(changes.c.revision).order_by(changes.c.revision.desc()).offset(KEPT_CHANGES).limit(1)
-    through = connection.execute(oldest_kept).scalar_one_or_none()
+    through = connection.execute(_SELECT_OLDEST_KEPT, {"kept": KEPT_CHANGES}).scalar_one_or_none()
     if through is not None:
         connection.execute(delete(changes).where(changes.c.revision <= through))
         _set_meta(connection, "pruned_through", through)
@@ -423,3 +441,54 @@ def _chunks(values: Iterable[str]) -> Iterator[list[str]]:
 
 def _microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+# ---- statements: built once, since building one takes longer than executing it ------------------------------------
+
+_NODE_COLUMNS = (
+    nodes.c.path,
+    nodes.c.data,
+    nodes.c.version,
+    nodes.c.created_revision,
+    nodes.c.revision,
+    nodes.c.modified_us,
+    nodes.c.session_id,
+    nodes.c.child_count,
+    nodes.c.children_created,
+)
+_OF_PATHS: BindParameter[list[str]] = bindparam("paths", expanding=True)
+_SELECT_NODES = select(*_NODE_COLUMNS).where(nodes.c.path.in_(_OF_PATHS))
+_SELECT_EXISTING = select(nodes.c.path).where(nodes.c.path.in_(_OF_PATHS))
+_SELECT_BELOW = select(nodes.c.path, nodes.c.parent).where(nodes.c.parent.in_(_OF_PATHS))
+_SELECT_TREE = (
+    select(*_NODE_COLUMNS)
+    .where(
+        or_(
+            nodes.c.path == bindparam("root"),
+            and_(nodes.c.path > bindparam("below"), nodes.c.path < bindparam("beyond")),
+        )
+    )
+    .order_by(nodes.c.path)
+)
+_OF_PATH = nodes.c.path == bindparam("of_path")
+_INSERT_NODE = insert(nodes)
+_UPDATE_NODE = (
+    update(nodes)
+    .where(_OF_PATH)
+    .values({column: bindparam(column.name) for column in _NODE_COLUMNS if column is not nodes.c.path})
+)
+_UPDATE_COUNTS = (
+    update(nodes).where(_OF_PATH).values(child_count=bindparam("child_count"), children_created=bindparam("children_created"))
+)
+_DELETE_NODE = delete(nodes).where(_OF_PATH)
+
+_SELECT_META = select(meta.c.value).where(meta.c.name == bindparam("of_name"))
+_UPDATE_META = update(meta).where(meta.c.name == bindparam("of_name")).values(value=bindparam("value"))
+
+_SELECT_LEASE = select(sessions.c.deadline).where(
+    sessions.c.id == bindparam("session_id"), sessions.c.boot_id == bindparam("boot_id")
+)
+
+_INSERT_CHANGE = insert(changes)
+_SELECT_CHANGES = select(changes.c.path).where(changes.c.revision > bindparam("seen")).distinct()
+_SELECT_OLDEST_KEPT = select(changes.c.revision).order_by(changes.c.revision.desc()).limit(1).offset(bindparam("kept"))

@@ -5,8 +5,8 @@ looks for changes at least every `POLL_SECONDS`. SQLite tells nobody of a commit
 costs about 0.1 ms, so there is nothing better to do than to look. What it finds out goes to the loop as a call of one of
 `ThreadEvents`' methods, and in the order in which it happened: a change is told before the reply to a later request.
 
-A request is served or withdrawn, never both: whoever is first to `take` it decides. So the caller whose deadline passes
-knows whether the request has certainly had no effect.
+A request that writes is committed or withdrawn, never both: whoever is first to `take` it decides, the thread just before
+it commits, the caller when its deadline passes. So the outcome is unknown only if that is during the commit itself.
 
 If the loop is gone without `stop`, the thread ends at the next thing it has to say, and with it the session: a lease that
 is renewed for a loop that runs no more would keep dead work alive.
@@ -50,11 +50,14 @@ class ThreadEvents(Protocol):
 
 
 class Request:
-    """Something to do with the store: `work(store, deadline)`, which returns the result or raises."""
+    """Something to do with the store: `work(store, request)`, which returns the result or raises.
+
+    The work waits for locks no longer than `deadline`, and commits only if it can `take` the request.
+    """
 
     def __init__(
         self,
-        work: Callable[[SqlStore, float], Any],
+        work: Callable[[SqlStore, Request], Any],
         *,
         deadline: float,
         on_done: Callable[[Any, Exception | None], None],
@@ -68,6 +71,9 @@ class Request:
     def take(self) -> bool:
         """True for the first caller, False for all others."""
         return self._taken.acquire(blocking=False)
+
+    def is_taken(self) -> bool:
+        return self._taken.locked()
 
 
 class SqlThread:
@@ -133,7 +139,7 @@ class SqlThread:
                 if request is None:
                     self._close_session(self._stop_deadline)
                     return
-                if request.take():
+                if not request.is_taken():
                     self._perform(request)
             now = self._clock.monotonic()
             if self._store.session_id is not None and now >= self._renew_at:
@@ -150,13 +156,14 @@ class SqlThread:
 
     def _perform(self, request: Request) -> None:
         result, failure = None, None
+        session_id, now = self._store.session_id, self._clock.monotonic()
         try:
-            # The waiting ends before the caller stops waiting, so that the caller learns what came of it.
-            now = self._clock.monotonic()
-            result = request.work(self._store, now + 0.9 * (request.deadline - now))
+            result = request.work(self._store, request)
         except Exception as error:  # noqa: BLE001 - handed over to whoever asked
             failure = error
-        if isinstance(failure, SessionExpired) or not self._store.is_open:
+        if self._store.session_id != session_id:
+            self._renew_at = now + self._session_timeout / 3
+        elif isinstance(failure, SessionExpired) or not self._store.is_open:
             self._renew_at = 0.0
         self._tell(request.on_done, result, failure)
         self._look_at = 0.0

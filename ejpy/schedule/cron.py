@@ -137,7 +137,7 @@ def _spelled_out(expression: str, nickname: str) -> str:
     if nickname not in unix.NICKNAMES:
         close = difflib.get_close_matches(nickname.lower(), unix.NICKNAMES, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(unix.NICKNAMES)}"
-        raise CronError(f"cron {expression!r}: {nickname} is not known; {hint}")
+        raise CronError(f"cron {expression!r}: {nickname!r} is not known; {hint}")
     return unix.NICKNAMES[nickname]
 
 

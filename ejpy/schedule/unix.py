@@ -3,8 +3,8 @@
     minute hour day-of-month month day-of-week
 
 croniter expands the fields. It takes more than a crontab does, and some of it with another meaning (`5/15`, `22-2`, `?`,
-`L`, `H`, random `R`; `3-3` is the whole field to it, and so is `7-0`), so only what crontab(5) has is handed to it: numbers
-and names, ranges that ascend, lists, steps after `*` or a range.
+`L`, `H`, random `R`; `3-3` is the whole field to it, and so is `7-0`; `0,*` is 0), so only what crontab(5) has is handed to
+it, in a form that it takes for the same: numbers, ranges that ascend, lists of these, steps after `*` or a range.
 
 Day and day of week: if both are restricted, either is enough; else both must fit, which only matters when one begins
 with `*` and has a step. That a field beginning with `*` counts as unrestricted is what Vixie's cron and its descendants do;
@@ -89,7 +89,7 @@ def _expand(expression: str, position: int, text: str) -> frozenset[int]:
         fields[position] = crontab
         numbers = croniter.expand(" ".join(fields))[0][position]
     except (CroniterError, _Refused) as error:
-        reason = str(error) if isinstance(error, _Refused) else f"values are {field.allowed.partition(',')[0]}"
+        reason = str(error) if isinstance(error, _Refused) else "a number is out of range"
         raise CronError(
             f"cron {expression!r}: field {position + 1} ({field.name}), {text!r}: {reason}; allowed: {field.allowed}"
         ) from None
@@ -109,7 +109,7 @@ def _checked_part(field: _Field, part: str) -> str:
     if step is not None and int(step) == 0:
         raise _Refused("a step is at least 1")
     if low is None:
-        return part
+        return part if step else f"{field.first}-{field.last}"
     first = _number(field, low)
     if high is None:
         if step is not None:
@@ -125,5 +125,5 @@ def _number(field: _Field, text: str) -> int:
     if text.isdecimal():
         return int(text)
     if text not in field.names:
-        raise _Refused(f"{text!r} is not a {field.name}")
+        raise _Refused(f"{text!r} has no meaning here")
     return field.names[text]

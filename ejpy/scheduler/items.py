@@ -176,6 +176,7 @@ class Items:
     def _todo(self, look: Look) -> tuple[list[_Change], list[Item]]:
         changes: list[_Change] = []
         watches: list[Item] = []
+        loop = asyncio.get_running_loop()
         room = CLAIM_AHEAD - look.runner.waiting
         for item in self._items.values():
             entry = item.entry
@@ -196,6 +197,8 @@ class Items:
                 if isinstance(step, Wait):
                     if not item.watched:
                         watches.append(item)
+                        if step.until is not None:
+                            loop.call_later((step.until - look.situation.now).total_seconds(), self._again)
                 elif isinstance(step, Claim):
                     room -= 1
                     if room >= 0:
@@ -203,7 +206,7 @@ class Items:
                 elif step is not None:
                     changes.append(_Change(item, step.entry))
         if room < 0:
-            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._again)
+            loop.call_later(RETRY_SECONDS, self._again)
         return changes, watches
 
     # -- rounds --
@@ -278,9 +281,9 @@ class Items:
         item.entry, item.version = change.entry, version
         if before is not None and change.entry.not_run != before.not_run:
             last = change.entry.not_run[-1]
-            self._journal.write(
-                FiresNotRun(self._paths.job, item.number, before.accounted_until, last.until, last.why, self._host.instance_id)
-            )
+            extended = before.not_run and before.not_run[-1].after == last.after
+            after = before.not_run[-1].until if extended else last.after
+            self._journal.write(FiresNotRun(self._paths.job, item.number, after, last.until, last.why, self._host.instance_id))
         if change.claim:
             item.entry = replace(change.entry, token=revision)
             self._start(item, look)
@@ -315,9 +318,14 @@ class Items:
             self._again()
 
         path = self._paths.ledger(item.number)
-        node = await self._host.registry.read_and_watch(path, changed)
-        item.watched = True
-        self._learn(item, path, node, look.situation)
+        item.watched = True  # before the read: its event may come before its reply
+        try:
+            node = await self._host.registry.read_and_watch(path, changed)
+        except RegistryError:
+            item.watched = False
+            raise
+        if item.watched:
+            self._learn(item, path, node, look.situation)
 
     # -- bodies --
 

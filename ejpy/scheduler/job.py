@@ -32,7 +32,7 @@ from ejpy.schedule.cron import CronSchedule, parse
 from ejpy.scheduler.host import Deed, Host
 from ejpy.scheduler.items import Items, Look
 from ejpy.scheduler.leadership import Leadership
-from ejpy.scheduler.membership import Membership, lost_to_operator
+from ejpy.scheduler.membership import Membership
 from ejpy.terms import Executor
 
 SCHEDULES_KEPT = 4
@@ -174,12 +174,8 @@ class JobScheduler:
 
     def _look_at_tree(self, now: datetime) -> None:
         view = self._current_view()
-        me = self._host.instance_id
         if not self._registered(view) and self._phase is not Phase.DISMISSED and not self._registering.under_way:
-            if lost_to_operator(view, me, self._registered_session, self._host.registry.session_id):
-                self._dismissed()
-            else:
-                self._registering.begin(self._register_again())
+            self._registering.begin(self._register_again())
         self._look_at_config()
         self._items.assign(self._mine(view), now)
         willing = self._phase is Phase.ACTIVE and self._registered(view) and view.server_enabled(self._host.ip)
@@ -256,6 +252,11 @@ class JobScheduler:
 
     async def _register_again(self) -> bool:
         try:
+            if self._registered_session == self._host.registry.session_id:
+                if not await self._membership.removed_by_operator():
+                    return False  # the copy of the tree is late
+                self._dismissed()
+                return True
             await self._host.registry.sync()
             registered = await self._membership.register()
         except RegistryError as error:

@@ -239,6 +239,8 @@ class Leadership:
                 batches.insert(0, [Create(self._paths.sharding)])
             if flags:
                 batches.append(flags)
+            most = self._host.registry.max_operations - 1
+            batches += [list(plan.requests[i : i + most]) for i in range(0, len(plan.requests), most)]
             for batch in batches:
                 await self._commit(term, batch)
             await self._watch(term, plan.waiting - term.waiting)
@@ -294,9 +296,13 @@ class Leadership:
                 term.waiting.discard(item)
                 self._again()
 
-            term.waiting.add(item)
             path = self._paths.ledger(item)
-            node = await self._host.registry.read_and_watch(path, ended)
+            term.waiting.add(item)  # before the read: its event may come before its reply
+            try:
+                node = await self._host.registry.read_and_watch(path, ended)
+            except RegistryError:
+                term.waiting.discard(item)
+                raise
             if node is None or not decode(node.data, node.revision, path).running:
                 ended()
 
@@ -330,7 +336,7 @@ class Leadership:
             if node is None or node.entry.running or node.entry.suspended or node.entry.basis != basis:
                 continue
             due = schedule.next_after(node.entry.accounted_until)
-            if due is not None and now - due > config.claim_timeout:
+            if due is not None and now - max(due, node.entry.claimed or due) > config.claim_timeout:
                 self._log.warning(
                     "%s left the fire of %s unclaimed for %s: its items move",
                     owners[item],

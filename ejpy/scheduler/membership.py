@@ -21,7 +21,7 @@ from ejpy.config.model import JobConfig
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import DISABLED, ENABLED, JobView, instance_document
 from ejpy.errors import ConfigError, GuardFailed, JobConflict, RegistryError
-from ejpy.registry.base import Create, Delete, Node, Operation, SetData, ancestors
+from ejpy.registry.base import Check, Create, Delete, Node, Operation, SetData, ancestors
 from ejpy.scheduler.host import Host
 
 ATTEMPTS = 20
@@ -63,6 +63,18 @@ class Membership:
             except GuardFailed as error:
                 self._log.debug("registering met somebody else's change (%s); reading again", error)
         raise RegistryError(f"{self._paths.root}: could not register in {ATTEMPTS} attempts: others keep changing it")
+
+    async def removed_by_operator(self) -> bool:
+        """Whether this instance's node was removed while the session that made it lives: an operator's order to stop here.
+
+        A node that went with its session is no order, and a worker may see it missing before it hears that its session has
+        ended. So the session is proved alive after the node was found missing.
+        """
+        [node] = await self._host.registry.read([self._paths.instance(self._host.instance_id)])
+        if node is not None:
+            return False
+        await self._host.registry.commit([Check(self._paths.ledger_namespace)])
+        return True
 
     async def drain(self, view: JobView) -> None:
         """Tell the leader to give this worker nothing new; give up the leadership."""
@@ -177,9 +189,3 @@ class Membership:
                 ", ".join(f"{d.key}: file {d.file_value!r}, registry {d.registry_value!r}" for d in different),
             )
         return stored, None
-
-
-def lost_to_operator(view: JobView, instance_id: str, registered_session: int | None, session_id: int | None) -> bool:
-    """True if this instance's node was removed by somebody while the session that made it lives: an operator's order to stop
-    the job here. A node that went with its session is no order."""
-    return instance_id not in view.instances and registered_session is not None and registered_session == session_id

@@ -493,7 +493,7 @@ class RegistryContract:
             found.add(node and node.data)
 
         tasks = []
-        await b.watch_tree(root, lambda _: tasks.append(asyncio.ensure_future(look())))
+        await b.watch_tree(f"{root}/n", lambda _: tasks.append(asyncio.ensure_future(look())))
         await a.commit([Create(f"{root}/n", b"0")])
         await found.until(lambda data: b"0" in data)
         await a.commit([SetData(f"{root}/n", b"1")])

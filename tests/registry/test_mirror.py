@@ -214,6 +214,26 @@ def test_a_node_is_dropped_with_its_parent() -> None:
     run_virtual(main)
 
 
+def test_a_late_hint_of_a_node_made_anew_does_not_take_its_new_children_away() -> None:
+    class ChildrenFirst(CountingRegistry):
+        async def watch_tree(self, root: str, listener: TreeListener) -> TreeWatch:
+            def listen(paths: frozenset[str] | None) -> None:
+                for path in paths or ():
+                    asyncio.get_running_loop().call_later(10 * ROUND_TRIP / path.count("/"), listener, frozenset({path}))
+
+            return await super().watch_tree(root, listen)
+
+    async def main(loop: VirtualLoop) -> None:
+        b = await started(loop, registry=ChildrenFirst)
+        b.write(Delete("/r/a/x"), Delete("/r/a"))
+        b.write(Create("/r/a"), Create("/r/a/x", b"new"))
+        await b.settle()
+        assert b.is_current()
+        assert b.changes == [frozenset({"/r/a/x"}), frozenset({"/r/a"})]
+
+    run_virtual(main)
+
+
 def test_a_child_whose_parent_is_not_known_yet_brings_it_along() -> None:
     class OnlyDeepHints(CountingRegistry):
         async def watch_tree(self, root: str, listener: TreeListener) -> TreeWatch:

@@ -90,11 +90,10 @@ def run_virtual(main: Callable[[VirtualLoop], Coroutine[Any, Any, Result]]) -> R
         try:
             result = loop.run_until_complete(main(loop))
         finally:
-            left = asyncio.all_tasks(loop)
-            for task in left:
-                task.cancel()
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        del left
+            while left := asyncio.all_tasks(loop):  # again, since a cancelled task may leave others
+                for task in left:
+                    task.cancel()
+                loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         gc.collect(1)  # a dropped task tells of its exception when it is freed; the young ones, since all would take long
         assert not loop.unseen, loop.unseen
         return result

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-READY = re.compile(r"\bworker (is )?ready\b")
+READY = re.compile(r"\bready: \d+ job")
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -118,6 +118,11 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         return self._running().pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
 
     @property
     def log(self) -> str:

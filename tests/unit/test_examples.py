@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from ejpy.config.file import load_file
+from ejpy.config.registry_url import parse_url
 from ejpy.errors import JobCancelled, StaleAttempt
 from ejpy.examples import stdlib_count
 from ejpy.examples.demo import Demo
@@ -22,6 +26,7 @@ from ejpy.examples.stdlib_count import Incomplete, Part, Settings, StdlibCount, 
 from ejpy.job import ShardContext, ShardContextForTest
 from tests.support.waiting import wait_until
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 FIRE_TIME = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
 FIRE = FIRE_TIME.isoformat()
 ITEMS = 3
@@ -182,8 +187,8 @@ def test_a_total_is_refused_while_items_are_missing(db_path: str) -> None:
 
 
 def test_the_parameter_names_the_file_of_results_or_the_environment_does() -> None:
-    assert Settings.of('{"db": "a.db", "delay_per_file_ms": 2}', {}) == Settings("a.db", 100, 2)
-    assert Settings.of("", {"EJPY_STDLIB_COUNT_DB": "b.db"}) == Settings("b.db", 100, 0)
+    assert Settings.of('{"db": "a.db", "delay_per_file_ms": 2}', {}) == Settings("a.db", 200, 2)
+    assert Settings.of("", {"EJPY_STDLIB_COUNT_DB": "b.db"}) == Settings("b.db", 200, 0)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +231,7 @@ def test_the_command_says_when_there_is_nothing_to_show(db_path: str, fire: str,
     assert complaint in result.output
 
 
-# ---- the demo ---------------------------------------------------------------------------------------------------
+# ---- the demonstration --------------------------------------------------------------------------------------------------
 
 
 def test_the_demo_tells_what_runs_where(caplog: pytest.LogCaptureFixture) -> None:
@@ -237,4 +242,13 @@ def test_the_demo_tells_what_runs_where(caplog: pytest.LogCaptureFixture) -> Non
             )
         )
     (message,) = [record.getMessage() for record in caplog.records]
-    assert message.startswith("item 2 of 4 (Shanghai) of the fire at 2026-03-01T12:00:00+00:00 runs on ")
+    assert message == f"item 2 of 4, Shanghai: runs on {socket.gethostname()} in process {os.getpid()}"
+
+
+def test_the_shipped_configuration_is_right() -> None:
+    file = load_file(ROOT / "conf" / "jobs.yml", {}, now=FIRE_TIME)
+    assert file.warnings == ()
+    assert parse_url(file.registry or "").scheme == "sqlite"
+    assert {job.job_name: job.sharding_total_count for job in file.jobs} == {"demo": 4, "stdlib-count": 6}
+    (counting,) = [job for job in file.jobs if job.job_name == "stdlib-count"]
+    assert Settings.of(counting.job_parameter, {}).db_path == "var/stdlib-count.db"

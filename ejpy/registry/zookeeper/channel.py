@@ -3,8 +3,8 @@
 A request is *waiting* (for room in the window), then *under way* (kazoo has it), then *over*. Its caller's deadline may
 pass in each of them. A request that waits has certainly had no effect. One that is under way keeps its place in the window
 until kazoo has done with it, whether its caller still waits or not: kazoo cannot take it back, and what it holds must stay
-bounded. When the connection goes, what waits is refused and kazoo reports what was under way; nothing is kept for the next
-connection, so nothing crosses from one session into another.
+bounded. When the connection goes, everything is over: what waits is refused, and what was under way has no reply. Nothing is
+kept for the next connection, so nothing crosses from one session into another.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from kazoo.exceptions import ConnectionClosedError, SessionExpiredError
+from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpiredError
 
 from ejpy.errors import OutcomeUnknown, RegistryError, RegistryUnavailable
 from ejpy.registry.zookeeper.client import Client, Handover
@@ -93,10 +93,12 @@ class Channel:
         self._session_id = session_id
 
     def close(self) -> None:
-        """There is no connection: refuse what waits. kazoo reports what is under way."""
+        """There is no connection: nothing is answered any more."""
         self._session_id = None
         while self._waiting:
             self._refuse(self._waiting.popleft())
+        for exchange in list(self._under_way):
+            self.failed(exchange, ConnectionLoss())
 
     def submit(
         self,
@@ -127,6 +129,8 @@ class Channel:
     # -- outcomes, in the order of the wire --
 
     def answered(self, exchange: Exchange[T], value: T) -> None:
+        if exchange not in self._under_way:
+            return
         self._over(exchange)
         if exchange.deadline is not None:
             exchange.deadline.cancel()
@@ -137,6 +141,8 @@ class Channel:
         self._send_waiting()
 
     def failed(self, exchange: Exchange[Any], error: Exception) -> None:
+        if exchange not in self._under_way:
+            return
         session_id = self._over(exchange)
         if isinstance(error, SessionExpiredError) and not isinstance(error, ConnectionClosedError):
             self._on_expiry(session_id)

@@ -7,6 +7,8 @@ What is changed, and what failure each change guards against:
   under one session into the next (between its check of the state and its append to the queue).
 * *The negotiated session time-out* and the moment when the session was asked for are kept; kazoo uses and forgets them.
 * *Watch events* go to the loop unseen by kazoo, which knows one-shot watches only.
+* *A reply that was not to be expected* (out of order, an unknown error code) breaks the connection, and another is made;
+  kazoo's thread would die of it.
 * *Why a server could not be reached* is kept per address; kazoo only says "connection time-out".
 * *kazoo's log* is cut below ERROR. Its debug lines hold credentials and the data of nodes; what its other lines tell is
   logged here and in `link` with the address and the cause.
@@ -23,7 +25,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionDropped
+from kazoo.exceptions import ConnectionDropped, ZookeeperError
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect, Watch
 from kazoo.protocol.states import KazooState, KeeperState
@@ -220,6 +222,16 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
             self.session_timeout = reply.time_out / 1000
             self.handler.connect_bound_seconds = self.session_timeout / (len(self.client.hosts) + 1)
         return reply, zxid
+
+    def _read_socket(self, read_timeout: float) -> Any:
+        try:
+            return super()._read_socket(read_timeout)
+        except (ConnectionDropped, ZookeeperError, self.handler.timeout_exception):
+            raise
+        except Exception as error:
+            # kazoo's thread would end for good. What it is about can only be a reply that was not to be expected.
+            log.exception("ZooKeeper server %s: a message that cannot be understood", self._server)
+            raise ConnectionDropped("a message that cannot be understood") from error
 
     def _read_watch_event(self, buffer: bytes, offset: int) -> None:
         event, _ = Watch.deserialize(buffer, offset)

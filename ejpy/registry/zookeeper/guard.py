@@ -96,7 +96,8 @@ class SessionGuard:
         self._renew(asked_at)
         self._probe()
         if self._clock.monotonic() < self.lease_until:
-            self._become(SessionState.CONNECTED, f"{session_id & (1 << 64) - 1:#x}, for {session_timeout:g} s at a time")
+            told = f"{session_id & (1 << 64) - 1:#x}, time-out {session_timeout:g} s"
+            self._become(SessionState.CONNECTED, told, logging.INFO)
         self._look()
 
     def interrupted(self, why: str) -> None:
@@ -115,7 +116,10 @@ class SessionGuard:
 
     def forget(self) -> None:
         """Nothing is to be guarded any more."""
-        self.ended("stopped")
+        self._connected = False
+        self.lease_until = -math.inf
+        self._become(SessionState.LOST, "stopped", logging.INFO)
+        self._look()
         self.session_id = None
 
     # -- inside --
@@ -168,10 +172,9 @@ class SessionGuard:
         if self._state is SessionState.CONNECTED:
             self._become(SessionState.SUSPENDED, why)
 
-    def _become(self, state: SessionState, why: str) -> None:
+    def _become(self, state: SessionState, why: str, level: int = logging.WARNING) -> None:
         if state is self._state:
             return
         self._state = state
-        level = logging.INFO if state is SessionState.CONNECTED else logging.WARNING
         log.log(level, "ZooKeeper session %s: %s", state.value, why)
         self._notify(state)

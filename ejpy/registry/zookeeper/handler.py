@@ -79,7 +79,7 @@ class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
         timeout: float | None = None,
     ) -> tuple[list[_HasFileno], list[_HasFileno], list[_HasFileno]]:
         poll = select.poll()
-        by_descriptor = {}
+        by_descriptor: dict[int, _HasFileno] = {}
         for reader in readers:
             by_descriptor[reader.fileno()] = reader
             poll.register(reader, select.POLLIN)
@@ -94,7 +94,7 @@ class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
         reader, writer = socket.socketpair()
         return reader, WakeUpSocket(writer)
 
-    def create_connection(self, address: tuple[str, int], timeout: float, **_: object) -> socket.socket:
+    def create_connection(self, address: tuple[str, int], timeout: float, **_unused: object) -> socket.socket:
         """Connect to a numeric address. Raises OSError, as kazoo expects."""
         family, kind, protocol, _, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, protocol)

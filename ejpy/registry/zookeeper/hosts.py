@@ -42,11 +42,14 @@ def _parse_entry(entry: str) -> tuple[str, int]:
         raise ValueError("a path does not belong here; write host:port, and give the path as the namespace")
     if "@" in entry:
         raise ValueError("credentials do not belong here; write host:port, and give them as the digest setting")
+    no_address = "not a host and port; write host:port, an IPv6 address in brackets"
     try:
         parts = urlsplit(f"//{entry}")
         host = parts.hostname
     except ValueError:
-        raise ValueError("not a host and port; write host:port, an IPv6 address in brackets") from None
+        raise ValueError(no_address) from None
+    if entry.count(":") > 1 and not entry.startswith("["):
+        raise ValueError(no_address)
     try:
         port = parts.port
     except ValueError:

@@ -19,13 +19,13 @@ from typing import TypeVar
 
 from ejpy.clock import Clock
 from ejpy.errors import AccessDenied, RegistryError, RegistryUnavailable, RegistryUnreachable
-from ejpy.registry.base import SessionState
+from ejpy.registry.base import Node, SessionState
 from ejpy.registry.zookeeper.channel import Channel
 from ejpy.registry.zookeeper.client import EXPIRED, REFUSED_CREDENTIALS, Client, Handover
 from ejpy.registry.zookeeper.guard import PROBE_PATIENCE, SessionGuard
 from ejpy.registry.zookeeper.handler import THREAD_NAME
 from ejpy.registry.zookeeper.hosts import format_hosts
-from ejpy.registry.zookeeper.requests import GET_DATA, Request, read_many, sync
+from ejpy.registry.zookeeper.requests import GET_DATA, Refused, Request, read_many, sync
 from ejpy.registry.zookeeper.watches import Watches
 
 log = logging.getLogger("ejpy.registry.zookeeper")
@@ -64,14 +64,12 @@ class Link:
 
     async def open(self, timeout: float) -> None:
         """Connect. Raises an error of the registry, and leaves nothing behind then."""
-        deadline = self.loop.time() + timeout
         try:
             self.client.start_async()
             await asyncio.wait([self._opened], timeout=timeout)
             if not self._opened.done():
                 raise RegistryUnreachable(self._address, self._why_unreachable(timeout))
             self._opened.result()
-            await self._require_version(max(0.0, deadline - self.loop.time()))
         except BaseException:
             await self.close(BREAK_OFF_SECONDS)
             raise
@@ -106,10 +104,10 @@ class Link:
             return
         self._compare_timeouts(session_timeout)
         self.channel.open(session_id)
+        if not self._opened.done():
+            self._ask_version()
         self.watches.connected()
         self.guard.established(session_id, session_timeout, asked_at)
-        if not self._opened.done():
-            self._opened.set_result(None)
 
     def disconnected(self) -> None:
         self.channel.close()
@@ -157,12 +155,23 @@ class Link:
         if not self._opened.done():
             self._opened.set_exception(self._failure)
 
-    async def _require_version(self, timeout: float) -> None:
-        """multiRead and addWatch came with the same version: ask for the one that changes nothing."""
-        try:
-            await self.channel.submit(read_many(["/"], (GET_DATA,)), timeout, path="/")
-        except RegistryUnavailable as error:
-            raise RegistryUnreachable(self._address, self._why_unreachable(timeout)) from error
+    def _ask_version(self) -> None:
+        """Find out whether the server knows multiRead and addWatch, which came with the same version.
+
+        It must be the first request of a connection: a server refuses what it does not know at once, without waiting for
+        the replies to earlier requests, and kazoo takes replies in order only.
+        """
+        check = self.channel.submit(read_many(["/"], (GET_DATA,)), None, path="/", urgent=True)
+        check.add_done_callback(self._version_known)
+
+    def _version_known(self, check: asyncio.Future[list[Node | list[str] | Refused]]) -> None:
+        error = check.exception()
+        if self._opened.done() or self._ending is not None or isinstance(error, RegistryUnavailable):
+            return  # the connection was lost before the answer: there will be another
+        if error is None:
+            self._opened.set_result(None)
+        else:
+            self._opened.set_exception(error)
 
     def _compare_timeouts(self, session_timeout: float) -> None:
         if session_timeout != self._told_timeout:
@@ -189,12 +198,14 @@ class Link:
         self.channel.close()
         self.watches.forget()
         stopped = asyncio.Event()
-        threading.Thread(target=self._stop_client, args=(stopped,), name=f"{THREAD_NAME}-stop", daemon=True).start()
-        if await _is_set(stopped, patience):
-            return
-        self.client.abort()
-        if not await _is_set(stopped, BREAK_OFF_SECONDS):
-            log.warning("the connection to ZooKeeper %s did not end in time and is left to itself", self._address)
+        stopping = threading.Thread(target=self._stop_client, args=(stopped,), name=f"{THREAD_NAME}-stop", daemon=True)
+        stopping.start()
+        if not await _is_set(stopped, patience):
+            self.client.abort()
+            if not await _is_set(stopped, BREAK_OFF_SECONDS):
+                log.warning("the connection to ZooKeeper %s did not end in time and is left to itself", self._address)
+                return
+        stopping.join()  # it said that it has nothing left to do
 
     def _stop_client(self, stopped: asyncio.Event) -> None:
         try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
@@ -58,9 +59,7 @@ class ZooKeeperRegistry(Registry):
     Raises ConfigError if `hosts` cannot be understood.
     """
 
-    def __init__(
-        self, hosts: str, *, session_timeout: float, clock: Clock, credentials: tuple[str, str] | None = None
-    ) -> None:
+    def __init__(self, hosts: str, *, session_timeout: float, clock: Clock, credentials: tuple[str, str] | None = None) -> None:
         self._servers = parse_hosts(hosts)
         self._session_timeout = session_timeout
         self._clock = clock
@@ -195,3 +194,39 @@ class ZooKeeperRegistry(Registry):
                 listener(state)
             except Exception:
                 log.exception("a listener of the session failed at %s", state.value)
+
+    async def _read(
+        self, paths: Sequence[str], opcodes: Sequence[int], timeout: float | None
+    ) -> list[Node | list[str] | Refused]:
+        """The replies for every path and opcode, in this order; all requests go out at once."""
+        link = self._started()
+        link.require_session()
+        seconds = link.timeout(timeout)
+        requests = [
+            link.channel.submit(read_many(chunk, opcodes), seconds, path=chunk[0]) for chunk in _chunks(paths, len(opcodes))
+        ]
+        return [reply for replies in await asyncio.gather(*requests) for reply in replies]
+
+    def _require_size(self, operations: Sequence[Operation]) -> None:
+        if len(operations) > self.max_operations:
+            raise RequestTooLarge(
+                f"a transaction of {len(operations)} operations is over the limit of {self.max_operations}; split it"
+            )
+        size = sum(map(operation_bytes, operations))
+        if size > self.max_bytes:
+            raise RequestTooLarge(
+                f"a transaction of {size} bytes ({operations[0].path} …) is over the limit of {self.max_bytes}; split it"
+            )
+
+
+def _chunks(paths: Sequence[str], opcodes: int) -> Iterator[Sequence[str]]:
+    """`paths` in parts that fit into one request each."""
+    start, size = 0, 0
+    for position, path in enumerate(paths):
+        length = opcodes * (len(path.encode()) + 14)
+        if position > start and (position - start == READ_PATHS or size + length > READ_BYTES):
+            yield paths[start:position]
+            start, size = position, 0
+        size += length
+    if start < len(paths):
+        yield paths[start:]

@@ -147,7 +147,7 @@ def _read_transaction(buffer: bytes, offset: int, zxid: int) -> list[Transaction
 def read_many(paths: Sequence[str], opcodes: Sequence[int]) -> Request[list[Node | list[str] | Refused]]:
     """Each of `opcodes` (GET_DATA, GET_CHILDREN) for each path, as one `multiRead`; the replies in this order."""
     headers = [multiheader_struct.pack(opcode, False, -1) for opcode in opcodes]
-    parts = []
+    parts: list[bytes] = []
     for path in paths:
         body = write_string(path) + b"\0"
         parts.extend(header + body for header in headers)
@@ -211,15 +211,21 @@ def _session_of(owner: int) -> int | None:
 
 def as_node(path: str, reply: Node | list[str] | Refused) -> Node | None:
     """The reply to a GET_DATA of `path`: None if there is no node. Raises if the server refused it for another reason."""
-    return reply if isinstance(reply, Node) else _missing(path, reply)
+    if isinstance(reply, Node):
+        return reply
+    _require_missing(path, reply)
+    return None
 
 
 def as_names(path: str, reply: Node | list[str] | Refused) -> list[str] | None:
     """The reply to a GET_CHILDREN of `path`, as `as_node`."""
-    return reply if isinstance(reply, list) else _missing(path, reply)
+    if isinstance(reply, list):
+        return reply
+    _require_missing(path, reply)
+    return None
 
 
-def _missing(path: str, reply: Node | list[str] | Refused) -> None:
+def _require_missing(path: str, reply: Node | list[str] | Refused) -> None:
     if not isinstance(reply, Refused):
         raise RegistryError(f"{path}: the server's reply does not fit the request")
     if reply.code != NO_NODE:

@@ -47,6 +47,10 @@ class RecursiveWatch(TreeWatch):
             self._listener = None
             self._on_close(self)
 
+    def silence(self) -> None:
+        """Closed, and nobody needs to be told."""
+        self._listener = None
+
     def tell(self, paths: frozenset[str] | None) -> None:
         """Call the listener, unless the watch is closed."""
         if self._listener is not None:
@@ -119,11 +123,12 @@ class Watches:
                 _call(path, listener)
 
     def forget(self) -> None:
-        """No callback comes any more."""
+        """No callback comes any more; the end of the connection removes what the server knows."""
         self._once.clear()
-        for watches in list(self._trees.values()):
-            for watch in list(watches):
-                watch.close()
+        trees, self._trees = self._trees, {}
+        for watches in trees.values():
+            for watch in watches:
+                watch.silence()
 
     def changed(self, kind: int, path: str) -> None:
         """An event came."""

@@ -18,7 +18,7 @@ class Query(NamedTuple):
     zone: str
     start: int
     """Seconds since the epoch."""
-    count: int
+    fires: int
     expression: str
 
 
@@ -39,7 +39,7 @@ def ask_quartz(queries: Sequence[Query], *, patience_seconds: int = 60) -> list[
         pytest.fail(f"{QUARTZ_JAR} is needed to compare with Quartz: apt-get install libquartz2-java")
     process = subprocess.run(
         [java, "-cp", str(QUARTZ_JAR), str(PROGRAM), str(patience_seconds)],
-        input="".join(f"{query.zone}\t{query.start}\t{query.count}\t{query.expression}\n" for query in queries),
+        input="".join(f"{query.zone}\t{query.start}\t{query.fires}\t{query.expression}\n" for query in queries),
         capture_output=True,
         encoding="utf-8",
         timeout=600,
