@@ -9,8 +9,8 @@ attribute `ejpy_fields`. They come from two sides:
   `ContextFields`, a filter for handlers, puts them into the record. Applications with a logging set-up of their own can
   add it to their handlers.
 
-A log line must not be forged by what a job logs: line breaks in a message are printed as `\\n`, and values that could be
-mistaken for other fields are quoted.
+A log line must not be forged by what a job logs: in text, line breaks and whatever steers a terminal are printed as escapes,
+and values that could be mistaken for other fields are quoted.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, Literal, TextIO
 
+from ejpy.config.wording import one_line
 from ejpy.execution.base import Attempt
 
 current_fields: ContextVar[Mapping[str, Any]] = ContextVar("ejpy_fields")
@@ -90,7 +91,7 @@ class TextFormatter(logging.Formatter):
     """One line an event, for people: time (UTC), level, logger, message, fields. A stack trace follows, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        parts = [_instant(record), f"{record.levelname:<7}", record.name, _one_line(record.getMessage())]
+        parts = [_instant(record), f"{record.levelname:<7}", record.name, one_line(record.getMessage())]
         given = fields_of(record)
         parts += [f"{shown}={_text_value(given[name])}" for name, shown in _FIRST_IN_TEXT.items() if name in given]
         for name, value in given.items():
@@ -177,7 +178,3 @@ def plain(value: Any) -> Any:
 def _text_value(value: Any) -> str:
     text = str(plain(value))
     return text if _PLAIN_VALUE.fullmatch(text) and text.isprintable() else json.dumps(text, ensure_ascii=False)
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\r", "\\r").replace("\n", "\\n")

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from ejpy.config.wording import one_line
 from ejpy.errors import JobCancelled
 from ejpy.execution.base import Attempt
 from ejpy.execution.cancellation import Cancellation, call_in_loop
@@ -52,7 +53,7 @@ def describe_error(error: BaseException) -> str:
     except BaseException as second:  # noqa: BLE001 - a message is asked of an object of which nothing is known
         message = f"(its message cannot be read: __str__ raised {type(second).__name__})"
     kind = type(error).__name__
-    text = " ".join(f"{kind}: {message}".split()) if message else kind
+    text = one_line(" ".join(f"{kind}: {message}".split())) if message else kind
     return text if len(text) <= ERROR_LENGTH else text[: ERROR_LENGTH - 1] + "…"
 
 

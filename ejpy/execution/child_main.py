@@ -33,6 +33,7 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
+from ejpy.errors import ConfigError
 from ejpy.execution.base import Attempt
 from ejpy.execution.body import BodyEnd, How, Interrupted, run_body
 from ejpy.execution.cancellation import Cancellation
@@ -144,6 +145,8 @@ class Child:
 
     def _run(self, number: int, attempt: Attempt, cancellation: Cancellation) -> None:
         try:
+            if attempt.job_class.startswith("__main__:"):
+                raise ConfigError([f"job class {attempt.job_class}: a child process cannot import it; put it into a module"])
             loaded = self._instances.of(attempt)
         except BaseException as error:  # noqa: BLE001 - whatever a user's module or constructor raises; the body raises it
             job = _raising(error)

@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 from collections.abc import Sequence
 
 from ejpy.clock import Clock
-from ejpy.errors import ConfigError
 from ejpy.execution.base import Attempt
 from ejpy.execution.bounded import CANCEL_GRACE_SECONDS, BoundedRunner
-from ejpy.execution.instances import JobInstances, name_of_class
+from ejpy.execution.instances import JobInstances
 from ejpy.execution.loop import AsyncioRunner
 from ejpy.execution.process import ProcessRunner
 from ejpy.execution.thread import ThreadRunner
-from ejpy.job import ShardedJob
 from ejpy.terms import Executor
 
 DEFAULT_THREADS = 32
 DEFAULT_TASKS = 1000
-
-
-def executor_of(job_class: type[ShardedJob], configured: Executor | None) -> Executor:
-    """Where a job's bodies run: as configured; else asyncio for `async def execute`, and a thread for a plain one.
-
-    Raises ConfigError for a plain `execute` on asyncio, where it would block the event loop of all asyncio jobs.
-    """
-    is_coroutine = inspect.iscoroutinefunction(job_class.execute)
-    if configured is None:
-        return Executor.ASYNCIO if is_coroutine else Executor.THREAD
-    if configured is Executor.ASYNCIO and not is_coroutine:
-        raise ConfigError(
-            [f"job class {name_of_class(job_class)}: executor asyncio needs `async def execute`; use thread or process instead"]
-        )
-    return configured
 
 
 class Runners:

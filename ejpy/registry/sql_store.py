@@ -17,18 +17,16 @@ Except when another process merely held the lock, the connection is closed then;
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
-from typing import Any
 
-from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, insert, inspect, or_, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, inspect, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from ejpy.clock import Clock
 from ejpy.errors import OutcomeUnknown, RegistryUnavailable, SessionExpired
-from ejpy.registry.base import Committed, Delete, Node, Operation, parent_of
-from ejpy.registry.memory import Record, Transaction
+from ejpy.registry.base import Committed, Delete, Node, Operation
+from ejpy.registry.sql_nodes import Draft, insert_root, microseconds_of, read_children, read_records, read_tree
 from ejpy.registry.sql_schema import SCHEMA_VERSION, changes, meta, metadata, nodes, sessions
 from ejpy.registry.sql_sqlite import SqliteFile
 
@@ -38,10 +36,7 @@ Changes = frozenset[str] | None
 KEPT_CHANGES = 10_000
 """How many of the latest changes are kept for those who look late; who looks later than that is told None."""
 
-_CHUNK = 500
-"""How many values go into one IN list; databases limit it."""
 _RETRY_SECONDS = 0.02
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class SqlStore:
@@ -111,7 +106,8 @@ class SqlStore:
                 self._make_tables(connection)
             else:
                 raise RegistryUnavailable("the file was replaced by one without ejpy's tables; restart the workers to begin anew")
-            self._seen = _get_meta(connection, "revision")
+            # After an interruption -1: nothing was seen, so whoever asks for changes is told that anything may have changed.
+            self._seen = _get_meta(connection, "revision") if create else -1
             self._counter = None
 
     def _make_tables(self, connection: Connection) -> None:
@@ -125,8 +121,7 @@ class SqlStore:
                 {"name": "pruned_through", "value": now},
             ],
         )
-        root = Record(Node(b"", 0, now, now, self._clock.now(), None))
-        connection.execute(insert(nodes), [{"path": "/", "parent": None, **_columns(root)}])
+        insert_root(connection, now, self._clock.now())
 
     # -- session --
 
@@ -180,6 +175,7 @@ class SqlStore:
             draft = self._begin_draft(connection, owned, session_ids[0])
             draft.transaction.apply([Delete(path) for path in owned])
             draft.write_back()
+            _set_meta(connection, "revision", draft.revision)
 
     def _require_session(self, connection: Connection, session_id: int) -> None:
         lease = {"session_id": session_id, "boot_id": self._boot_id}
@@ -191,26 +187,18 @@ class SqlStore:
 
     def read(self, paths: Sequence[str], deadline: float) -> list[Node | None]:
         with self._transaction(deadline) as connection:
-            records = _records(connection, paths)
+            records = read_records(connection, paths)
         return [records[path].node if path in records else None for path in paths]
 
     def children(self, paths: Sequence[str], deadline: float) -> list[list[str] | None]:
-        names: dict[str, list[str]] = {}
         with self._transaction(deadline) as connection:
-            for chunk in _chunks(paths):
-                existing = connection.execute(_SELECT_EXISTING, {"paths": chunk}).scalars()
-                names.update((path, []) for path in existing)
-                for path, parent in connection.execute(_SELECT_BELOW, {"paths": chunk}):
-                    names[parent].append(path.rpartition("/")[2])
-        return [sorted(names[path]) if path in names else None for path in paths]
+            names = read_children(connection, paths)
+        return [names.get(path) for path in paths]
 
     def tree(self, root: str, deadline: float) -> dict[str, Node]:
-        below = root.rstrip("/") + "/"
-        # "0" follows "/": between the two lie the paths that begin with `below`, as a range of the primary key.
-        values = {"root": root, "below": below, "beyond": below[:-1] + "0"}
         with self._transaction(deadline) as connection:
-            rows = connection.execute(_SELECT_TREE, values).all()
-        return {path: record.node for path, record in map(_record, rows)}
+            found = read_tree(connection, root)
+        return found
 
     def touch(self, deadline: float) -> None:
         """Read something, so that it is known that one can."""
@@ -248,15 +236,14 @@ class SqlStore:
             return draft.transaction.create_sequential(prefix, data, ephemeral=ephemeral)
 
     @contextmanager
-    def _writing(
-        self, session_id: int, paths: Sequence[str], deadline: float, may_commit: Callable[[], bool]
-    ) -> Iterator[_Draft]:
+    def _writing(self, session_id: int, paths: Sequence[str], deadline: float, may_commit: Callable[[], bool]) -> Iterator[Draft]:
         counter = self._counter
         with self._transaction(deadline, write=True) as connection:
             self._require_session(connection, session_id)
             draft = self._begin_draft(connection, paths, session_id)
             yield draft
             draft.write_back()
+            _set_meta(connection, "revision", draft.revision)
             if not may_commit():
                 raise RegistryUnavailable(f"registry {self._database.address}: the request was withdrawn")
         if draft.revision == self._seen + 1:  # nobody wrote in between: what changed is known without looking
@@ -264,9 +251,9 @@ class SqlStore:
             self._seen = draft.revision
             self._taken |= draft.transaction.changed
 
-    def _begin_draft(self, connection: Connection, paths: Sequence[str], session_id: int) -> _Draft:
+    def _begin_draft(self, connection: Connection, paths: Sequence[str], session_id: int) -> Draft:
         revision = _get_meta(connection, "revision") + 1
-        return _Draft(connection, paths, revision=revision, now=self._clock.now(), session_id=session_id)
+        return Draft(connection, paths, revision=revision, now=self._clock.now(), session_id=session_id)
 
     # -- changes --
 
@@ -285,8 +272,8 @@ class SqlStore:
     def changes_and_node(self, path: str, deadline: float) -> tuple[Changes, Node | None]:
         """What changed since changes were last asked for, and the node as it is after these and before any later ones."""
         with self._transaction(deadline) as connection:
+            records = read_records(connection, [path])
             found = self._changes(connection)
-            records = _records(connection, [path])
         return found, records[path].node if path in records else None
 
     def _changes(self, connection: Connection) -> Changes:
@@ -315,10 +302,11 @@ class SqlStore:
             except BaseException:
                 transaction.rollback()
                 raise
+            if not write:
+                transaction.rollback()
         except (SQLAlchemyError, FileNotFoundError) as error:
             raise self._unavailable(error) from error
         if not write:
-            transaction.rollback()
             return
         try:
             transaction.commit()
@@ -336,85 +324,10 @@ class SqlStore:
         return RegistryUnavailable(f"registry {self._database.address}: {cause}")
 
     def _now_us(self) -> int:
-        return _microseconds(self._clock.now())
+        return microseconds_of(self._clock.now())
 
 
-class _Draft:
-    """A `Transaction` whose records come from the database, and go back there."""
-
-    def __init__(self, connection: Connection, paths: Sequence[str], *, revision: int, now: datetime, session_id: int) -> None:
-        self._connection = connection
-        self.revision = revision
-        # One query for all that the operations will look at, as far as it is known beforehand.
-        wanted = {*paths, *map(parent_of, paths)}
-        self._stored: dict[str, Record | None] = dict.fromkeys(wanted)
-        self._stored.update(_records(connection, wanted))
-        self.transaction = Transaction(self._lookup, revision=revision, now=now, session_id=session_id)
-
-    def write_back(self) -> None:
-        """Write what changed: the nodes, their parents' counts, the log of changes, and the revision."""
-        removed: list[dict[str, object]] = []
-        changed: list[dict[str, object]] = []
-        counted: list[dict[str, object]] = []
-        made: list[dict[str, object]] = []
-        for path, record in self.transaction.draft.items():
-            if record is None:
-                removed.append({"of_path": path})
-            elif self._lookup(path) is None:
-                made.append({"path": path, "parent": parent_of(path), **_columns(record)})
-            elif path in self.transaction.changed:
-                changed.append({"of_path": path, **_columns(record)})
-            else:
-                counts = {"child_count": record.child_count, "children_created": record.children_created}
-                counted.append({"of_path": path, **counts})
-        logged: list[dict[str, object]] = [{"revision": self.revision, "path": path} for path in sorted(self.transaction.changed)]
-        for statement, rows in [
-            (_DELETE_NODE, removed),
-            (_UPDATE_NODE, changed),
-            (_UPDATE_COUNTS, counted),
-            (_INSERT_NODE, made),
-            (_INSERT_CHANGE, logged),
-        ]:
-            if rows:
-                self._connection.execute(statement, rows)
-        _set_meta(self._connection, "revision", self.revision)
-
-    def _lookup(self, path: str) -> Record | None:
-        if path not in self._stored:
-            self._stored[path] = _records(self._connection, [path]).get(path)
-        return self._stored[path]
-
-
-# ---- rows ---------------------------------------------------------------------------------------------------------
-
-
-def _records(connection: Connection, paths: Iterable[str]) -> dict[str, Record]:
-    found: dict[str, Record] = {}
-    for chunk in _chunks(paths):
-        found.update(_record(row) for row in connection.execute(_SELECT_NODES, {"paths": chunk}))
-    return found
-
-
-def _record(row: Sequence[Any]) -> tuple[str, Record]:
-    """Path and record of a row of `_NODE_COLUMNS`."""
-    path, data, version, created_revision, revision, modified_us, session_id, child_count, children_created = row
-    modified = _EPOCH + timedelta(microseconds=modified_us)
-    node = Node(data, version, created_revision, revision, modified, session_id)
-    return path, Record(node, child_count, children_created)
-
-
-def _columns(record: Record) -> dict[str, object]:
-    node = record.node
-    return {
-        "data": node.data,
-        "version": node.version,
-        "created_revision": node.created_revision,
-        "revision": node.revision,
-        "modified_us": _microseconds(node.modified),
-        "session_id": node.session_id,
-        "child_count": record.child_count,
-        "children_created": record.children_created,
-    }
+# ---- meta and changes ---------------------------------------------------------------------------------------------
 
 
 def _get_meta(connection: Connection, name: str) -> int:
@@ -433,54 +346,7 @@ def _prune(connection: Connection) -> None:
         _set_meta(connection, "pruned_through", through)
 
 
-def _chunks(values: Iterable[str]) -> Iterator[list[str]]:
-    distinct = list(dict.fromkeys(values))
-    for start in range(0, len(distinct), _CHUNK):
-        yield distinct[start : start + _CHUNK]
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
 # ---- statements: built once, since building one takes longer than executing it ------------------------------------
-
-_NODE_COLUMNS = (
-    nodes.c.path,
-    nodes.c.data,
-    nodes.c.version,
-    nodes.c.created_revision,
-    nodes.c.revision,
-    nodes.c.modified_us,
-    nodes.c.session_id,
-    nodes.c.child_count,
-    nodes.c.children_created,
-)
-_OF_PATHS: BindParameter[list[str]] = bindparam("paths", expanding=True)
-_SELECT_NODES = select(*_NODE_COLUMNS).where(nodes.c.path.in_(_OF_PATHS))
-_SELECT_EXISTING = select(nodes.c.path).where(nodes.c.path.in_(_OF_PATHS))
-_SELECT_BELOW = select(nodes.c.path, nodes.c.parent).where(nodes.c.parent.in_(_OF_PATHS))
-_SELECT_TREE = (
-    select(*_NODE_COLUMNS)
-    .where(
-        or_(
-            nodes.c.path == bindparam("root"),
-            and_(nodes.c.path > bindparam("below"), nodes.c.path < bindparam("beyond")),
-        )
-    )
-    .order_by(nodes.c.path)
-)
-_OF_PATH = nodes.c.path == bindparam("of_path")
-_INSERT_NODE = insert(nodes)
-_UPDATE_NODE = (
-    update(nodes)
-    .where(_OF_PATH)
-    .values({column: bindparam(column.name) for column in _NODE_COLUMNS if column is not nodes.c.path})
-)
-_UPDATE_COUNTS = (
-    update(nodes).where(_OF_PATH).values(child_count=bindparam("child_count"), children_created=bindparam("children_created"))
-)
-_DELETE_NODE = delete(nodes).where(_OF_PATH)
 
 _SELECT_META = select(meta.c.value).where(meta.c.name == bindparam("of_name"))
 _UPDATE_META = update(meta).where(meta.c.name == bindparam("of_name")).values(value=bindparam("value"))
@@ -489,6 +355,5 @@ _SELECT_LEASE = select(sessions.c.deadline).where(
     sessions.c.id == bindparam("session_id"), sessions.c.boot_id == bindparam("boot_id")
 )
 
-_INSERT_CHANGE = insert(changes)
 _SELECT_CHANGES = select(changes.c.path).where(changes.c.revision > bindparam("seen")).distinct()
 _SELECT_OLDEST_KEPT = select(changes.c.revision).order_by(changes.c.revision.desc()).limit(1).offset(bindparam("kept"))

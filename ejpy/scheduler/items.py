@@ -109,10 +109,9 @@ class Items:
         for number in mine:
             item = self._items.setdefault(number, Item(number))
             item.held_since = item.held_since or now
-        for item in list(self._items.values()):
+        for item in self._items.values():
             if item.number not in mine:
                 item.held_since = None
-                self._drop_if_done(item)
 
     def session_lost(self) -> None:
         """Others may take over from now on: tell the bodies to stop."""
@@ -163,6 +162,7 @@ class Items:
         """Begin what there is to do, if nothing is under way."""
         if self._round.under_way or self._host.registry.state is not SessionState.CONNECTED:
             return
+        self._forget_others()
         unread = [item for item in self._items.values() if item.entry is None]
         if unread:
             self._round.begin(self._read_round(unread, look))
@@ -185,8 +185,12 @@ class Items:
             if item.execution is not None:
                 if item.ended is not None and self._gathering is None:
                     changes.append(_Change(item, _end(entry, item.ended, look.situation.policy.failover)))
-            elif item.doubt is not None and _granted(entry, item.doubt):
-                self._start(item, look)
+            elif item.doubt is not None:
+                if _granted(entry, item.doubt):  # also if the item is not assigned to this worker any more
+                    self._start(item, look)
+                else:
+                    item.doubt = None
+                    self._again()
             elif item.held_since is None or not look.may_claim:
                 continue
             elif item.version is None:
@@ -374,11 +378,12 @@ class Items:
         self._journal.write(AttemptEnded(item.execution.attempt, self._host.instance_id, item.ended, recorded))
         item.execution = item.ended = None
         item.superseded = False
-        self._drop_if_done(item)
 
-    def _drop_if_done(self, item: Item) -> None:
-        if item.held_since is None and item.execution is None:
-            self._items.pop(item.number, None)
+    def _forget_others(self) -> None:
+        """Not while a round is under way, which may be about to start a body."""
+        for item in list(self._items.values()):
+            if item.held_since is None and item.execution is None and item.doubt is None:
+                del self._items[item.number]
 
     def _wake_settled(self) -> None:
         if not self.running:

@@ -87,7 +87,7 @@ class Worker:
             self.said.add(json.loads(line))
 
     async def until(self, *what: Any) -> None:
-        await self.said.until(lambda all: any(said[: len(what)] == list(what) for said in all), timeout=25)
+        await self.said.until(lambda all: any(said[: len(what)] == list(what) for said in all), timeout=45)
 
     def all(self, kind: str) -> list[list[Any]]:
         return [said[1:] for said in self.said.all if said[0] == kind]
@@ -165,7 +165,7 @@ def test_a_killed_process_is_missed_when_its_lease_is_over_without_any_traffic(p
             assert await b.read(["/a"]) == [None]
             assert b.state is SessionState.CONNECTED
 
-    run(story())
+    run(story(), 60)
 
 
 def test_a_process_stopped_beyond_its_lease_loses_its_session_and_gets_a_new_one(path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_process_stopped_beyond_its_lease_loses_its_session_and_gets_a_new_one
             assert second > first
             assert await b.read(["/a"]) == [None]
 
-    run(story())
+    run(story(), 60)
 
 
 def test_a_process_that_stops_properly_is_gone_at_once(path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_process_that_stops_properly_is_gone_at_once(path: Path) -> None:
             await a.until("stopped")
             await gone.until(covers("/a"))
 
-    run(story())
+    run(story(), 60)
 
 
 def test_racing_processes_lose_no_increment(path: Path) -> None:
@@ -246,7 +246,7 @@ def test_after_a_reboot_the_sessions_of_before_are_over(path: Path) -> None:
         async with observer(path, 600.0, boot_id="boot 2") as b:
             assert await b.children(["/"]) == [[]]
 
-    run(story())
+    run(story(), 60)
 
 
 def test_a_full_disk_fails_the_transaction_as_a_whole_and_no_other(path: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_full_disk_fails_the_transaction_as_a_whole_and_no_other(path: Path) -
                 a.tell("set 1")
                 await a.until("set", node.version + 1)
 
-    run(story())
+    run(story(), 60)
 
 
 @pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="needs to give up root's rights")
@@ -287,6 +287,7 @@ async def main(path):
     except RegistryUnreachable as error:
         print(error)
 
+SqlRegistry("sqlite:///x", clock=SystemClock(), session_timeout=5)  # imports what it needs while it may
 os.setuid(65534)
 asyncio.run(main(sys.argv[1]))
 """

@@ -239,6 +239,19 @@ def test_whoever_looks_too_late_is_told_that_anything_may_have_changed(open_stor
     assert changes(in_time) == changes(late) == {"/1"}
 
 
+def test_whoever_had_to_connect_again_is_told_that_anything_may_have_changed(open_store: OpenStore, path: Path) -> None:
+    a, b = open_store(), open_store()
+    changes(b)
+    path.rename(path.with_suffix(".away"))
+    with pytest.raises(RegistryUnavailable):
+        changes(b)
+    path.with_suffix(".away").rename(path)
+    commit(a, Create("/n"))
+    b.open(0.0, create=False)
+    assert changes(b) is None
+    assert changes(b) == set()
+
+
 # ---- cost and durability ------------------------------------------------------------------------------------------
 
 

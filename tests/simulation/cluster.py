@@ -241,7 +241,7 @@ class SimWorker:
             await self.loop.create_future()
         if self.paused:
             future = self.loop.create_future()
-            self._woken.append(lambda: future.done() or future.set_result(None))  # type: ignore[func-returns-value]
+            self._woken.append(lambda: None if future.done() else future.set_result(None))
             await future
 
     def pause(self) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections import defaultdict
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
 
 import pytest
@@ -166,7 +166,7 @@ async def simulate(loop: VirtualLoop, seed: int) -> History:
         history.violations.append(f"instances {sorted(view.instances)}, alive {sorted(up)}")
     if view.leader not in up:
         history.violations.append(f"leader {view.leader} is not alive")
-    loads = defaultdict(int)
+    loads: defaultdict[str, int] = defaultdict(int)
     for item in range(plan.items):
         owner = view.assigned[item].instance_id if item in view.assigned else "nobody"
         loads[owner] += 1
@@ -224,7 +224,7 @@ def check(history: History, end: float) -> None:
                 if not pending and not (why == "claimed and not run" and interrupted and not plan.failover):
                     bad.append(f"item {item}: {fire.time()} {why}")
             fire += timedelta(seconds=plan.period)
-    successes = defaultdict(int)
+    successes: defaultdict[tuple[int, datetime], int] = defaultdict(int)
     for record in history.evidence.recorded:
         if record.recorded and record.end.outcome is Outcome.SUCCEEDED:
             successes[(record.attempt.sharding_item, record.attempt.scheduled_time)] += 1

@@ -101,8 +101,8 @@ def test_the_call_s_own_fields_win(stream: io.StringIO) -> None:
 
 def test_no_value_and_no_message_can_pass_for_another_line_or_field(stream: io.StringIO) -> None:
     configure("info", "text", stream)
-    logging.getLogger("shop").info("one\ntwo\r", extra=fields(job='a" item=7', empty="", end="x\ny"))
-    assert text_line(stream) == 'INFO    shop one\\ntwo\\r job="a\\" item=7" empty="" end="x\\ny"\n'
+    logging.getLogger("shop").info("one\ntwo\r\x1b[2J", extra=fields(job='a" item=7', empty="", end="x\ny"))
+    assert text_line(stream) == 'INFO    shop one\\ntwo\\r\\x1b[2J job="a\\" item=7" empty="" end="x\\ny"\n'
 
 
 def test_a_trace_follows_indented(stream: io.StringIO) -> None:

@@ -468,10 +468,10 @@ def test_a_job_s_own_log_lines_carry_the_fields(executor: Executor, caplog: pyte
 @pytest.mark.parametrize(
     ("job_class", "message"),
     [
-        ("no_such_module:Job", "module no_such_module cannot be imported: ModuleNotFoundError"),
+        ("no_such_module:Job", "there is no module no_such_module"),
         ("tests.unit.execution.bodies:Missing", "has no class Missing"),
-        ("tests.unit.execution.bodies:describe", "must be a subclass of ejpy.ShardedJob"),
-        ("tests.unit.execution.bodies", "must be written as module:Class"),
+        ("tests.unit.execution.bodies:describe", "a job is a subclass of ShardedJob"),
+        ("tests.unit.execution.bodies", "is not of the form module:Class"),
         ("tests.unit.execution.bodies:BadConstructor", "ValueError: cannot be made"),
     ],
 )

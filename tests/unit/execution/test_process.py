@@ -145,6 +145,19 @@ def test_a_crash_is_the_failure_of_its_attempt_and_says_how(behaviour: str, erro
     assert (record.getMessage(), fields_of(record)["item"]) == (f"failed: {error}", 1)
 
 
+def test_what_the_body_of_a_crashed_child_started_is_ended(gate: Gate) -> None:
+    async def scenario() -> None:
+        async with harness(PROCESS, size=1, cancel_grace=600.0) as h:
+            h.start(f"leave_processes {gate.path}")
+            await h.signals.until(lambda _: h.saved() != [])
+            ((child, sleeper),) = h.saved()
+            os.kill(child, signal.SIGKILL)
+            assert (await h.end_of()).outcome is Outcome.FAILED
+            await eventually(lambda: not is_alive(sleeper))
+
+    run(scenario())
+
+
 def test_a_body_in_another_child_is_not_harmed_by_a_crash(gate: Gate) -> None:
     async def scenario() -> None:
         async with harness(PROCESS, size=2, cancel_grace=600.0) as h:
@@ -259,7 +272,7 @@ def test_a_class_of_the_main_script_is_refused_with_a_hint() -> None:
         async with harness(PROCESS) as h:
             return (await h.run("succeed", job_class="__main__:Job")).error
 
-    assert "put the class into a module" in (run(scenario()) or "")
+    assert "put it into a module" in (run(scenario()) or "")
 
 
 def test_children_log_at_the_levels_of_the_worker(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

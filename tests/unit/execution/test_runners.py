@@ -3,38 +3,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from ejpy.clock import SystemClock
-from ejpy.errors import ConfigError
-from ejpy.execution.instances import JobInstances, load_job_class, name_of_class
-from ejpy.execution.runners import Runners, executor_of
+from ejpy.execution.instances import JobInstances, name_of_class
+from ejpy.execution.runners import Runners
 from ejpy.job import ShardContext, ShardedJob
 from ejpy.terms import Executor, Outcome
 from tests.support.loop import run
 from tests.unit.execution.bodies import Coroutine, Plain
 from tests.unit.execution.harness import Gate, harness
-
-
-@pytest.mark.parametrize(
-    ("job_class", "configured", "executor"),
-    [
-        (Plain, None, Executor.THREAD),
-        (Coroutine, None, Executor.ASYNCIO),
-        (Plain, Executor.PROCESS, Executor.PROCESS),
-        (Coroutine, Executor.THREAD, Executor.THREAD),
-        (Coroutine, Executor.PROCESS, Executor.PROCESS),
-    ],
-)
-def test_the_executor_follows_the_kind_of_execute(
-    job_class: type[ShardedJob], configured: Executor | None, executor: Executor
-) -> None:
-    assert executor_of(job_class, configured) is executor
-
-
-def test_a_plain_execute_is_refused_on_asyncio() -> None:
-    with pytest.raises(ConfigError, match="bodies:Plain: executor asyncio needs `async def execute`"):
-        executor_of(Plain, Executor.ASYNCIO)
 
 
 def runners(**options: Any) -> Runners:
@@ -105,12 +81,3 @@ def test_instances_are_made_once_for_each_job_and_anew_after_forget() -> None:
             assert instances.of(h.attempt("", job_name="two")) is two
 
     run(scenario())
-
-
-def test_a_class_and_its_name() -> None:
-    assert name_of_class(Plain) == "tests.unit.execution.bodies:Plain"
-    assert load_job_class("tests.unit.execution.bodies:Plain") is Plain
-    with pytest.raises(ConfigError, match="must be written as module:Class"):
-        load_job_class("tests.unit.execution.bodies.Plain")
-    with pytest.raises(ConfigError, match="must be a subclass of"):
-        load_job_class("pathlib:Path")
