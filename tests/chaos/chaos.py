@@ -123,7 +123,8 @@ def run(scenario: Scenario, zookeeper: str, directory: Path) -> Report:
             start()
         for worker in workers:
             worker.wait_ready(PATIENCE_SECONDS)
-        first = datetime.now(timezone.utc) + timedelta(seconds=1)
+        first = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=1)
+        last = first + timedelta(seconds=scenario.seconds - 1)
         began = time.monotonic()
         for moment in _moments(random, scenario):
             while (now := time.monotonic()) < began + moment:
@@ -146,9 +147,8 @@ def run(scenario: Scenario, zookeeper: str, directory: Path) -> Report:
                 paused[random.choice(able)] = time.monotonic() + random.uniform(0.5, 2.5 * SESSION_SECONDS)
                 list(paused)[-1].pause()
             faults[kind] += 1
-        while time.monotonic() < began + scenario.seconds:
+        while datetime.now(timezone.utc) <= last:
             time.sleep(0.05)
-        last = datetime.now(timezone.utc)
         for worker in paused:
             worker.resume()
         if not any(w.alive for w in workers):
@@ -193,7 +193,7 @@ def _match(report: Report, runs: list[Execution], ledger: dict[int, Entry], firs
     by_pair: dict[tuple[datetime, int], list[Execution]] = defaultdict(list)
     for one in runs:
         by_pair[(one.scheduled_time, one.item)].append(one)
-    fire = first.replace(microsecond=0) + timedelta(seconds=1)
+    fire = first
     while fire <= last:
         for item in range(report.scenario.items):
             report.pairs += 1

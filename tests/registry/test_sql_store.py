@@ -212,6 +212,17 @@ def test_a_refused_transaction_changes_nothing(open_store: OpenStore) -> None:
     assert changes(a) == changes(b) == set()
 
 
+def test_a_request_that_is_withdrawn_before_the_commit_has_no_effect(open_store: OpenStore) -> None:
+    store, other = open_store(), open_store()
+    changes(store)
+    with pytest.raises(RegistryUnavailable, match="withdrawn"):
+        store.commit(store.session_id or 0, [Create("/n")], 0.0, lambda: False)
+    with pytest.raises(RegistryUnavailable, match="withdrawn"):
+        store.create_sequential(store.session_id or 0, "/n-", b"", True, 0.0, lambda: False)
+    assert other.children(["/"], 0.0) == [[]]
+    assert changes(store) == set()
+
+
 def test_a_node_and_the_changes_before_it_are_read_together(open_store: OpenStore) -> None:
     a, b = open_store(), open_store()
     changes(b)

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 
-from ejpy.errors import GuardFailed, GuardFailure, OutcomeUnknown, RegistryUnavailable, RequestTooLarge
-from ejpy.registry.base import Check, Create, Delete, Operation, SessionState, SetData
+from ejpy.errors import GuardFailed, GuardFailure, OutcomeUnknown, RegistryError, RegistryUnavailable, RequestTooLarge
+from ejpy.registry.base import Check, Committed, Create, Delete, Operation, SessionState, SetData
 from ejpy.registry.zookeeper import ZooKeeperRegistry
 from ejpy.registry.zookeeper.channel import WINDOW
 from ejpy.registry.zookeeper.handler import WakeUpSocket
-from tests.support.loop import Signals, eventually, run
+from tests.support.loop import Signals, run
 from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperServer, connected
 
 
@@ -175,8 +176,35 @@ class TestMissingReplies:
 
         run(story())
 
-    def test_a_reply_out_of_order_costs_a_connection_and_no_more(self, zookeeper: str, root: str) -> None:
+    def test_a_connection_that_broke_unnoticed_takes_nothing(self, zookeeper: str, root: str) -> None:
+        """The loop has not heard of it yet, kazoo has: it would keep the request for the next connection."""
+
+        async def story() -> None:
+            states = Signals()
+            with Proxy(zookeeper) as proxy:
+                async with connected(proxy.address) as registry:
+                    registry.on_session(states.add)
+                    link = registry._link
+                    assert link is not None
+                    proxy.refuse()
+                    wait_until(lambda: not link.client.connected, 10, "kazoo has noticed")
+                    assert registry.state is SessionState.CONNECTED
+                    with pytest.raises(RegistryUnavailable):
+                        await registry.commit([Create(root)])
+                    proxy.restore()
+                    await states.until(lambda seen: seen == [SessionState.SUSPENDED, SessionState.CONNECTED])
+                    await registry.sync()
+                    assert await registry.read([root]) == [None]
+
+        run(story())
+
+    def test_a_reply_out_of_order_costs_a_connection_and_no_more(
+        self, zookeeper: str, root: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """A server refuses requests that it does not know before it answers earlier ones; kazoo's thread would end."""
+
+        def make_unknown(data: bytes) -> bytes:
+            return data.replace(b"\0\0\0\x16\0\0\0\x04", b"\0\0\x16\x16\0\0\0\x04")
 
         async def story() -> None:
             states = Signals()
@@ -184,17 +212,19 @@ class TestMissingReplies:
                 async with connected(proxy.address) as registry:
                     registry.on_session(states.add)
                     await registry.commit([Create(root)])
-                    unknown = b"\0\0\x16\x16"
-                    proxy.alter(lambda data: data.replace(b"\0\0\0\x16\0\0\0\x04", unknown + b"\0\0\0\x04"))
-                    requests = [registry.commit([SetData(root, b"1")]), registry.read([root])]
-                    outcomes = await asyncio.gather(*requests, *(registry.sync() for _ in range(5)), return_exceptions=True)
-                    assert any(isinstance(outcome, Exception) for outcome in outcomes)
-                    await states.until(lambda seen: seen.count(SessionState.CONNECTED) >= 1)
+                    proxy.alter(make_unknown)
+                    large: list[Operation] = [SetData(root, b"1")] * 50
+                    outcomes = await asyncio.gather(
+                        *(registry.commit(large) for _ in range(150)), registry.read([root]), return_exceptions=True
+                    )
+                    assert isinstance(outcomes[-1], RegistryError)
+                    assert {type(outcome) for outcome in outcomes[:-1]} <= {Committed, OutcomeUnknown}
                     proxy.restore()
-                    await eventually(lambda: registry.state is SessionState.CONNECTED)
+                    await states.until(lambda seen: seen == [SessionState.SUSPENDED, SessionState.CONNECTED])
                     assert await registry.read([root]) != [None]
 
         run(story())
+        assert "a message that cannot be understood" in caplog.text
 
 
 class TestWindow:

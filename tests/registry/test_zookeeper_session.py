@@ -23,6 +23,7 @@ from ejpy.errors import RegistryError, RegistryUnavailable
 from ejpy.registry.base import Create, SessionState, SetData
 from ejpy.registry.zookeeper import ZooKeeperRegistry
 from ejpy.registry.zookeeper.client import Client, Handover
+from ejpy.registry.zookeeper.guard import LEASE_SHARE, SessionGuard
 from tests.support.loop import Signals, eventually, run
 from tests.support.proxy import Proxy
 from tests.support.zookeeper import ZooKeeperServer, connected, expire_session, leftovers
@@ -155,9 +156,12 @@ class TestLease:
                 async with connected(proxy.address, session_timeout=4) as registry:
                     registry.on_session(states.add)
                     proxy.delay(0.2)
+                    await registry.sync()
                     for _ in range(3):
                         begun = registry.lease_until
                         await eventually(partial(is_later, registry, begun))
+                        # counted from when the probe was sent, and not from when its answer came
+                        assert registry.lease_until <= SystemClock().monotonic() + 4 * (0.9 - 1 / 6) - 2 * 0.2
                     assert states.all == []
 
         run(story())
@@ -216,6 +220,26 @@ def is_later(registry: ZooKeeperRegistry, lease: float) -> bool:
 
 def has_connected(count: int, states: list[SessionState]) -> bool:
     return states.count(CONNECTED) == count
+
+
+def test_a_lease_belongs_to_its_session() -> None:
+    """What an earlier session was worth does not count for the next."""
+
+    async def story() -> None:
+        now = SystemClock().monotonic()
+        loop = asyncio.get_running_loop()
+        guard = SessionGuard(loop, SystemClock(), 100, probe=lambda _: None, cut=lambda _: None, notify=states.add)
+        guard.established(1, 100, now)
+        assert guard.lease_until == now + LEASE_SHARE * 100
+        guard.established(2, 10, now - 1)
+        assert (guard.session_id, guard.lease_until) == (2, now - 1 + LEASE_SHARE * 10)
+        guard.established(2, 10, now - 2)
+        assert guard.lease_until == now - 1 + LEASE_SHARE * 10
+        guard.forget()
+        assert states.all == [CONNECTED, LOST]
+
+    states = Signals()
+    run(story())
 
 
 class TestServerOutages:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 PAUSE_SECONDS = 0.02
 
 
-def wait_until(condition: Callable[[], T], deadline: float, what: str) -> T:
+def wait_until(condition: Callable[[], T | None], deadline: float, what: str) -> T:
     """The first true result of `condition`, looked for during at most `deadline` seconds.
 
     Raises AssertionError with `what` was waited for and the last result.

@@ -6,6 +6,7 @@ noted independently of any decision, as is all that was claimed or recorded, and
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -80,8 +81,6 @@ class History:
             self.now = min(t for t in (instant, self._ends_at, self._look_at, until) if t is not None and t > self.now)
             if self.now == instant and self.enabled:
                 self.due.append(instant)
-            if self.now == self._look_at:
-                self._look_at = None
             if self._ends_at is not None and self.now >= self._ends_at and self._awake:
                 self._body_ends()
             self._look()
@@ -159,6 +158,7 @@ class History:
     def _look(self) -> None:
         if not self.owner_lives or not self._awake or self._ends_at is not None:
             return
+        self._look_at = None
         for _ in range(MOST_STEPS):
             step = decide(self.entry, self._situation(), held_since=self._held_since, enabled=self.enabled)
             if step is None:
@@ -171,7 +171,7 @@ class History:
             assert self.entry != before, f"a step that changes nothing will be decided again for ever: {step}"
             if isinstance(step, Claim):
                 self._claimed(before)
-                if self._ends_at is not None:
+                if self.body:
                     return
         raise AssertionError(f"no end of steps at {self.now}, now {self.entry}")
 
@@ -211,34 +211,43 @@ class History:
     def check(self) -> None:
         """Of a settled history."""
         assert self.settled
-        due, fires = set(self.due), {claim.fire for claim in self.claims}
-        assert fires <= due, f"run, and not due: {sorted(fires - due)}"
-        vanished = [instant for instant in self.due if instant not in fires and not self._recorded(instant)]
+        attempts: dict[datetime, list[Claimed]] = {}
+        for claim in self.claims:
+            attempts.setdefault(claim.fire, []).append(claim)
+        reasons = self._recorded()
+        not_due = attempts.keys() - set(self.due)
+        assert not not_due, f"run, and not due: {sorted(not_due)}"
+        vanished = [instant for instant in self.due if instant not in attempts and instant not in reasons]
         assert not vanished, f"due, and neither run nor recorded: {vanished}"
-        for fire in fires:
-            self._check_attempts(fire, [claim for claim in self.claims if claim.fire == fire])
+        for fire, claims in attempts.items():
+            self._check_attempts(fire, claims, reasons.get(fire, set()))
         self._check_reasons()
 
-    def _check_attempts(self, fire: datetime, attempts: list[Claimed]) -> None:
-        assert [claim.attempt for claim in attempts] == list(range(1, len(attempts) + 1))
-        for again in attempts[1:]:
+    def _recorded(self) -> dict[datetime, set[NotRun]]:
+        """The due instants that were recorded as not run."""
+        reasons: dict[datetime, set[NotRun]] = {}
+        for r in self.not_run:
+            for instant in self.due[bisect_right(self.due, r.after) : bisect_right(self.due, r.until)]:
+                reasons.setdefault(instant, set()).add(r.why)
+        return reasons
+
+    def _check_attempts(self, fire: datetime, claims: list[Claimed], recorded: set[NotRun]) -> None:
+        assert [claim.attempt for claim in claims] == list(range(1, len(claims) + 1))
+        for again in claims[1:]:
             assert again.reason is Reason.OWNER_LOST or fire in self._given_back, again
             assert again.reason is not Reason.SCHEDULED, again
-        twice = {r.why for r in self.not_run if r.after < fire <= r.until}
-        assert twice <= {NotRun.INTERRUPTED} or fire in self._given_back, f"run, and recorded as not run: {fire} {twice}"
+        known = recorded <= {NotRun.INTERRUPTED} or fire in self._given_back
+        assert known, f"run, and recorded as not run: {fire} {recorded}"
 
     def _check_reasons(self) -> None:
         reasons = {claim.reason for claim in self.claims}
         assert self.policy.misfire or Reason.MISFIRE not in reasons
         assert self.policy.failover or Reason.OWNER_LOST not in reasons
         assert self.policy.catch_up is not CatchUp.NONE or not reasons & MAKING_UP
-        assert self.policy.misfire or not any(r.why is NotRun.INTERRUPTED for r in self.not_run) or not self.policy.failover
+        assert not self.policy.failover or all(r.why is not NotRun.INTERRUPTED for r in self.not_run)
         for claim in self.claims:
             assert claim.fire <= claim.time, f"before its time: {claim}"
             if claim.reason is not Reason.OWNER_LOST and claim.reason is not Reason.MISFIRE:
                 assert claim.time - claim.fire <= self.policy.misfire_grace, f"an uncontrolled replay: {claim}"
             if claim.reason is Reason.SCHEDULED:
                 assert claim.time - claim.fire <= self.policy.claim_timeout, claim
-
-    def _recorded(self, instant: datetime) -> bool:
-        return any(r.after < instant <= r.until for r in self.not_run)

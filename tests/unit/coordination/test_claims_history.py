@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -25,8 +26,8 @@ policies = st.builds(
     misfire_grace=st.sampled_from([5 * SECOND, 20 * SECOND, HOUR]),
     claim_timeout=st.sampled_from([2 * SECOND, 30 * SECOND]),
 )
-schedules = st.sampled_from([Every(1), Every(3), Every(7, 2), Every(10), Every(60)])
-quarters = st.integers(1, 240).map(lambda number: number * SECOND / 4)
+schedules = st.sampled_from([Every(1), Every(3), Every(7, 2), Every(10), Every(40)])
+quarters = st.integers(1, 60).map(lambda number: number * SECOND / 4)
 
 
 def passes(time: timedelta) -> Event:
@@ -86,14 +87,14 @@ def told(policy: Policy, schedule: Every, events: list[Event]) -> History:
 @given(
     policies,
     schedules,
-    st.lists(st.one_of(time_or_body, TROUBLES, st.just(is_switched), schedules.map(schedule_becomes)), max_size=25),
+    st.lists(st.one_of(time_or_body, TROUBLES, st.just(is_switched), schedules.map(schedule_becomes)), max_size=20),
 )
 def test_nothing_is_run_twice_lost_early_or_replayed(policy: Policy, schedule: Every, events: list[Event]) -> None:
     told(policy, schedule, events).check()
 
 
 @settings(deadline=None, max_examples=200)
-@given(policies, schedules, st.lists(st.one_of(time_or_body, TROUBLES, st.just(gives_back)), max_size=25))
+@given(policies, schedules, st.lists(st.one_of(time_or_body, TROUBLES, st.just(gives_back)), max_size=20))
 def test_nor_when_claims_are_given_back(policy: Policy, schedule: Every, events: list[Event]) -> None:
     told(policy, schedule, events).check()
 
@@ -102,7 +103,7 @@ def test_nor_when_claims_are_given_back(policy: Policy, schedule: Every, events:
 @given(
     policies,
     schedules,
-    st.lists(st.one_of(quarters.map(passes), TROUBLES, st.just(is_switched), schedules.map(schedule_becomes)), max_size=25),
+    st.lists(st.one_of(quarters.map(passes), TROUBLES, st.just(is_switched), schedules.map(schedule_becomes)), max_size=20),
     st.booleans(),
 )
 def test_catch_up_all_runs_every_due_instant(policy_drawn: Policy, schedule: Every, events: list[Event], misfire: bool) -> None:
@@ -180,7 +181,7 @@ def test_e4_a_body_longer_than_its_interval_runs_back_to_back_and_ends_when_disa
     history = History(policy(misfire=True), Every(1), body=1.5 * SECOND)
     history.passes(180 * SECOND)
     starts = [claim.time for claim in history.claims]
-    assert {later - earlier for earlier, later in zip(starts, starts[1:], strict=False)} == {1.5 * SECOND}
+    assert {later - earlier for earlier, later in pairwise(starts)} == {1.5 * SECOND}
     before = len(starts)
     history.switched()
     history.passes(30 * SECOND)

@@ -190,7 +190,9 @@ class Plain(ShardedJob):
     def compute_in_c(self, context: ShardContext, argument: str) -> None:
         """Hold Python's lock in foreign code, so that no other Python thread of the process runs."""
         context.save_checkpoint([os.getpid(), start_sleeper()])
-        ctypes.PyDLL(None).sleep(600)
+        foreign, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+        for _ in range(2):
+            foreign.pthread_mutex_lock(mutex)  # the second one never returns, and no signal interrupts it
 
 
 class Coroutine(ShardedJob):
@@ -285,8 +287,9 @@ class Coroutine(ShardedJob):
         await entered
 
     async def hang_in_thread(self, context: ShardContext, argument: str) -> None:
+        hanging = asyncio.get_running_loop().run_in_executor(None, read_gate, argument)
         await context.save_checkpoint_async("entered")
-        await asyncio.to_thread(read_gate, argument)
+        await hanging
 
     async def exit_in_task(self, context: ShardContext, argument: str) -> None:
         async def leave() -> None:

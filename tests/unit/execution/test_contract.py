@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ejpy.execution.base import Attempt, Ended
-from ejpy.logs import fields_of
+from ejpy.logs import ContextFields, fields_of
 from ejpy.terms import Executor, Outcome, Reason
 from tests.support.loop import eventually, run
 from tests.unit.execution import bodies
@@ -211,12 +211,40 @@ def test_what_waits_is_taken_back_without_being_entered(executor: Executor, how:
 
 
 @every_executor
-def test_on_ended_is_never_called_inside_of_cancel(executor: Executor) -> None:
+def test_what_has_a_place_but_was_not_entered_is_not_entered_after_cancel(
+    executor: Executor, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        cancelled = threading.Event()
+        async with harness(executor, size=1, **no_grace) as h:
+            execution = h.start("until_told", 0, may_enter=lambda: cancelled.wait(10))
+            execution.cancel("a test")
+            cancelled.set()
+            assert h.ended() == {}, "on_ended was called inside of cancel"
+            assert (await h.end_of(0)).outcome is None
+            assert (await h.run("succeed", 1)).outcome is Outcome.SUCCEEDED
+            assert h.entered() == []
+
+    run(scenario())
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == [], "it was entered, and refused to save"
+
+
+@in_this_process
+def test_a_refusal_and_a_cancel_at_the_same_moment_are_one_end(executor: Executor) -> None:
     async def scenario() -> None:
         async with harness(executor, size=1) as h:
-            h.start("until_told", 0).cancel("a test")
-            assert h.ended() == {}
-            assert (await h.end_of(0)).outcome is None
+            for item in range(200):
+                asked = threading.Event()
+
+                def refuse(asked: threading.Event = asked) -> bool:
+                    asked.set()
+                    return False
+
+                execution = h.start("succeed", item, may_enter=refuse)
+                asked.wait(10)
+                execution.cancel("a test")
+                assert (await h.end_of(item)).outcome is None
+            await h.run("succeed", 200)
 
     run(scenario())
 
@@ -361,6 +389,9 @@ def test_places_of_bodies_given_up_are_replaced_up_to_a_bound(executor: Executor
             for item in range(3):
                 await h.run(f"gate {gate.path}", item, timeout_seconds=0.01)
             h.start("succeed", 3)
+            passed = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.2, passed.set)
+            await passed.wait()
             assert h.runner.abandoned == 3
             assert h.runner.waiting == 1
             gate.open()
@@ -446,8 +477,6 @@ def test_context_variables_do_not_leak_into_the_next_body(executor: Executor) ->
 
 @every_executor
 def test_a_job_s_own_log_lines_carry_the_fields(executor: Executor, caplog: pytest.LogCaptureFixture) -> None:
-    from ejpy.logs import ContextFields
-
     caplog.set_level(logging.INFO)
     caplog.handler.addFilter(ContextFields())
 

@@ -7,13 +7,16 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ejpy.execution.wire import attempt_from_wire, attempt_to_wire, encode, received
 from ejpy.logs import fields_of
 from ejpy.terms import Executor, Outcome
 from tests.support.loop import eventually, run
@@ -45,13 +48,17 @@ def test_a_body_that_does_not_listen_is_interrupted(
 ) -> None:
     async def scenario() -> None:
         async with harness(PROCESS, size=1, cancel_grace=0.1) as h:
+            await h.run("say_pid", 1)
             execution = h.start(f"gate {gate.path}", timeout_seconds=0.1 if told_by == "timeout" else None)
             await h.until_entered(0)
             if told_by == "cancel":
                 execution.cancel("a test")
             ended = await h.end_of()
             assert (ended.outcome, ended.error, ended.abandoned) == (outcome, None, False)
-            assert (await h.run("succeed", 1)).outcome is Outcome.SUCCEEDED
+            await h.run("say_pid", 2)
+            first, _, second = h.saved()
+            assert first != second, "a child that was signalled was used again"
+            await eventually(lambda: not exists(first))
 
     run(scenario())
     assert "interrupted: the body did not stop" in caplog.text
@@ -277,14 +284,16 @@ def test_a_class_of_the_main_script_is_refused_with_a_hint() -> None:
 
 def test_children_log_at_the_levels_of_the_worker(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(logging.getLogger("shop"), "level", logging.ERROR)
 
     async def scenario() -> None:
-        async with harness(PROCESS) as h:
-            await h.run("log")
+        async with harness(PROCESS, size=1) as h:
+            await h.run("log", 0)
+            logging.getLogger("shop").setLevel(logging.ERROR)  # the child is not told; it holds for its records all the same
+            await h.run("log", 1)
 
+    monkeypatch.setattr(logging.getLogger("shop"), "level", logging.NOTSET)
     run(scenario())
-    assert [record.name for record in caplog.records] == ["ejpy.job.shop"]
+    assert [record.name for record in caplog.records] == ["shop", "ejpy.job.shop", "ejpy.job.shop"]
     assert caplog.records[0].process != os.getpid()
     assert caplog.records[0].funcName == "log_lines"
 
@@ -367,20 +376,15 @@ def test_children_die_with_a_killed_worker_that_has_forked(gate: Gate) -> None:
 
 
 def test_messages_survive_being_cut_anywhere() -> None:
-    import socket
-    import threading
-
-    from ejpy.execution.wire import encode, received
-
-    messages: list[dict[str, Any]] = [{"type": "log", "text": "北京" * count} for count in range(50)]
-    ours, theirs = socket.socketpair()
+    messages: list[dict[str, Any]] = [{"type": "log", "text": "北京" * count} for count in range(5)]
+    data = b"".join(encode(message) for message in messages) + b"\0\0\0\x09{half"
+    # Packets keep their borders, so that every byte is received alone.
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def send() -> None:
-        data = b"".join(encode(message) for message in messages)
-        for position in range(0, len(data), 7):
-            theirs.sendall(data[position : position + 7])
-        theirs.sendall(b"\0\0\0\x09{half")
-        theirs.close()
+        with theirs:
+            for byte in data:
+                theirs.send(bytes([byte]))
 
     thread = threading.Thread(target=send)
     thread.start()
@@ -390,8 +394,6 @@ def test_messages_survive_being_cut_anywhere() -> None:
 
 
 def test_an_attempt_crosses_unchanged() -> None:
-    from ejpy.execution.wire import attempt_from_wire, attempt_to_wire
-
     async def scenario() -> None:
         async with harness(Executor.THREAD) as h:
             attempt = h.attempt("x", 3, checkpoint={"a": [1, None]}, timeout_seconds=2.5)
