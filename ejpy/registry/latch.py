@@ -202,25 +202,24 @@ class LeaderLatch:
         """Try once to delete each of what is left over. Raises the last RegistryError, if there was one."""
         tried: set[_Candidacy] = set()
         failure: RegistryError | None = None
-        while todo := [candidacy for candidacy in self._left_over if candidacy not in tried]:
-            tried.add(todo[0])
-            try:
-                await todo[0].withdraw()
-            except RegistryError as error:
-                failure = error
-            else:
-                del self._left_over[todo[0]]
+        try:
+            while todo := [candidacy for candidacy in self._left_over if candidacy not in tried]:
+                tried.add(todo[0])
+                try:
+                    await todo[0].withdraw()
+                except RegistryError as error:
+                    failure = error
+                else:
+                    del self._left_over[todo[0]]
+        finally:
+            self._sweeping = None  # in the same step as the last look: what is left later begins another sweep
         if failure is not None:
             raise failure
         self._failed_sweeps = 0
 
-    def _swept(self, sweeping: asyncio.Task[None]) -> None:
-        self._sweeping = None
-        if sweeping.cancelled():
-            return
-        error = sweeping.exception()
+    def _swept(self, sweep: asyncio.Task[None]) -> None:
+        error = None if sweep.cancelled() else sweep.exception()
         if error is None:
-            self._sweep_soon()  # for what was left after its last look
             return
         if not isinstance(error, RegistryError):
             raise error

@@ -408,6 +408,30 @@ def test_a_lost_reply_of_the_create_makes_no_second_node() -> None:
     run_virtual(main)
 
 
+def test_a_node_that_may_exist_is_looked_for_in_the_newest_state() -> None:
+    """After a reconnection to a server that lags, the list is older than the request that was lost."""
+
+    class Lagging(Worker):
+        behind = True
+
+        async def sync(self, *, timeout: float | None = None) -> None:
+            await super().sync(timeout=timeout)
+            self.behind = False
+
+        async def children(self, paths: Sequence[str], *, timeout: float | None = None) -> list[list[str] | None]:
+            names = await super().children(paths, timeout=timeout)
+            return [[]] if self.behind else names
+
+    async def main(loop: VirtualLoop) -> None:
+        b = Bench(loop)
+        worker = await b.worker(Lagging)
+        worker.losing = {"create_sequential"}
+        assert await b.latch(worker).acquire(5) is not None
+        assert worker.requests.count("create_sequential") == 1
+
+    run_virtual(main)
+
+
 def test_a_request_that_takes_effect_late_leaves_no_phantom() -> None:
     class Late(Worker):
         late = True
@@ -539,6 +563,19 @@ def test_a_new_session_means_a_new_node_under_a_new_uuid() -> None:
         hold = await acquiring
         assert hold is not None
         assert hold.session_id == worker.session_id
+
+    run_virtual(main)
+
+
+def test_an_expiry_during_the_create_costs_one_more_create() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        b = Bench(loop)
+        worker = await b.worker()
+        assert worker.session_id is not None
+        b.store.close_session(worker.session_id)  # the worker learns of it by its next request
+        hold = await held(b.latch(worker, "w"))
+        assert "_c_w-1-" in hold.node_path
+        assert worker.requests.count("create_sequential") == 2
 
     run_virtual(main)
 

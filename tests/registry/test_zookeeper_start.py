@@ -15,6 +15,7 @@ from ejpy.clock import SystemClock
 from ejpy.errors import AccessDenied, ConfigError, RegistryError, RegistryUnavailable, RegistryUnreachable
 from ejpy.registry.base import Create, SessionState
 from ejpy.registry.zookeeper import ZooKeeperRegistry
+from ejpy.registry.zookeeper.handler import PollHandler
 from ejpy.registry.zookeeper.hosts import parse_hosts
 from tests.support.loop import Signals, eventually, run
 from tests.support.proxy import Proxy
@@ -150,6 +151,15 @@ class TestUnreachable:
         assert isinstance(error, RegistryUnreachable)
         assert f"{address}: it does not answer the TCP connect" in error.cause
 
+    def test_a_server_that_drops_packets_does_not_use_up_the_session(self) -> None:
+        """kazoo allows one TCP connect the whole session time-out: the next server in the list is then tried too late."""
+        with listening(backlog=0) as address, fill_backlog(address):
+            host, port = address.rsplit(":", 1)
+            attempt = threading.Thread(target=connect_refused, args=((host, int(port)), 30.0), daemon=True)
+            attempt.start()
+            attempt.join(10)
+            assert not attempt.is_alive()
+
     def test_a_port_that_closes_at_once(self) -> None:
         with listening(lambda connection: connection.close()) as address:
             error = failure_of_start(address)
@@ -209,6 +219,11 @@ class TestUnreachable:
             run(story(address))
 
 
+def connect_refused(address: tuple[str, int], timeout: float) -> None:
+    with pytest.raises(OSError, match="no answer to the TCP connect"):
+        PollHandler(connect_bound_seconds=0.3).create_connection(address, timeout)
+
+
 @contextmanager
 def fill_backlog(address: str) -> Iterator[None]:
     """Take all the places for connections that wait to be accepted, so that further ones get no answer."""
@@ -235,7 +250,7 @@ class TestServerKinds:
             return data.replace(b"\0\0\0\x16\0\0\0\x04", b"\0\0\x16\x16\0\0\0\x04")
 
         with Proxy(zookeeper) as proxy:
-            proxy.alter(unknown_to_old_servers)
+            proxy.alter(to_server=unknown_to_old_servers)
             error = failure_of_start(proxy.address, within=5.0)
         assert "ZooKeeper 3.6 or later" in str(error)
 

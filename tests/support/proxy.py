@@ -1,6 +1,6 @@
 """A TCP proxy between a client and a server, with faults at will. It runs a loop of its own in a thread.
 
-    working   forwards; `delay` may slow it down, `alter` may change what the client sends
+    working   forwards; `delay` may slow it down, `alter` may change what is sent
     holed     accepts connections and swallows what is sent, in one direction or both; nobody is told
     refusing  nothing listens, and existing connections are broken
 
@@ -37,7 +37,8 @@ class Proxy:
         self.swallow_to_server = False
         self.swallow_to_client = False
         self.delay_seconds = 0.0
-        self.alter_to_server: Callable[[bytes], bytes] = lambda data: data
+        self.alter_to_server: Callable[[bytes], bytes] = bytes
+        self.alter_to_client: Callable[[bytes], bytes] = bytes
         self.accepted = 0
         """How many connections were accepted so far."""
         self._thread = threading.Thread(target=self._loop.run_forever, name="test-proxy", daemon=True)
@@ -83,11 +84,11 @@ class Proxy:
         """Break all connections and let new ones be refused."""
         self._run(self._refuse)
 
-    def alter(self, to_server: Callable[[bytes], bytes]) -> None:
-        """Change what clients send, piece by piece as it arrives."""
+    def alter(self, *, to_server: Callable[[bytes], bytes] = bytes, to_client: Callable[[bytes], bytes] = bytes) -> None:
+        """Change what is sent in each direction, piece by piece as it arrives."""
 
         async def change() -> None:
-            self.alter_to_server = to_server
+            self.alter_to_server, self.alter_to_client = to_server, to_client
 
         self._run(change)
 
@@ -134,7 +135,7 @@ class Proxy:
     async def _restore(self) -> None:
         self.swallow_to_server = self.swallow_to_client = False
         self.delay_seconds = 0.0
-        self.alter_to_server = lambda data: data
+        self.alter_to_server = self.alter_to_client = bytes
         for pair in list(self._pairs):
             if pair.lost_something:
                 pair.break_off()
@@ -193,8 +194,7 @@ class _End(asyncio.Protocol):
         if proxy.swallow_to_server if self._to_server else proxy.swallow_to_client:
             self._pair.lost_something = True
             return
-        if self._to_server:
-            data = proxy.alter_to_server(data)
+        data = proxy.alter_to_server(data) if self._to_server else proxy.alter_to_client(data)
         if proxy.delay_seconds:
             asyncio.get_running_loop().call_later(proxy.delay_seconds, self.other.deliver, data)
         else:

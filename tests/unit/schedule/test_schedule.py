@@ -167,6 +167,13 @@ def test_e11_a_clock_that_jumps_ten_years_ahead_costs_next_to_nothing(expression
     assert calls_of(lambda: found.between(before, after, 3)) < 500
 
 
+def test_the_latest_of_many_fires_is_looked_for_from_the_end() -> None:
+    every_second = schedule("* * * * * ?", "Europe/Berlin")
+    before, after = utc("2026-06-01T12:00:00"), utc("2036-06-01T12:00:00")
+    every_second.latest(before, after)
+    assert calls_of(lambda: every_second.latest(before, after)) < 50
+
+
 def test_e11_a_clock_that_is_set_back_finds_the_same_instants() -> None:
     found = schedule("0 0/5 * * * ?", "Europe/Berlin")
     now = utc("2026-06-01T12:02:00")

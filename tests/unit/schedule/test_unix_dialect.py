@@ -31,6 +31,12 @@ def test_day_and_weekday_are_ored_if_both_are_restricted() -> None:
     assert days("0 0 1-31 * 1", "2026-01-01", 3) == ["01-02", "01-03", "01-04"]
 
 
+def test_a_star_in_a_list_is_every_value() -> None:
+    """croniter reads `0,*` as 0."""
+    assert times("0,* 0 * * *", "UTC", "2026-01-01", 2) == ["00:01+00:00", "00:02+00:00"]
+    assert days("0 0 1 * 0,*", "2026-01-01", 2) == ["01-02", "01-03"]
+
+
 def test_a_day_field_that_begins_with_a_star_is_not_a_restriction() -> None:
     """As in Vixie's cron and its descendants: then both must fit."""
     assert days("0 0 */2 * 1", "2026-01-01", 3) == ["01-05", "01-19", "02-09"]
