@@ -3,11 +3,15 @@
 `coordination` decides, this package acts. Its parts share one control loop and wake each other only by asking for another
 look; each keeps no more state than what it has begun and not ended.
 
-    job.py         JobScheduler: the parts put together; the look
-    membership.py  the job's and this worker's nodes: registering, draining, leaving
-    leadership.py  election, abdication, resharding, the watch for owners that leave fires unclaimed
-    items.py       the items that are mine: claims, bodies, their ends, checkpoints
-    host.py        what all jobs of a worker share
+    job.py          JobScheduler: the parts put together; the look
+    membership.py   the job's and this worker's nodes: registering, draining, leaving
+    leadership.py   election, abdication, resharding
+    neglect.py      owners that live and leave fires unclaimed
+    items.py        the items that are mine: claims, bodies, their ends
+    item.py         one of them
+    checkpoints.py  what bodies save
+    schedules.py    when: the present schedule, and earlier ones
+    host.py         what all jobs of a worker share
 """
 
 from ejpy.scheduler.job import JobScheduler

@@ -17,67 +17,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from ejpy.coordination import claims
 from ejpy.coordination.claims import Claim, Situation, Wait
-from ejpy.coordination.ledger import BrokenEntry, Entry, decode, encode, new_entry
+from ejpy.coordination.ledger import BrokenEntry, decode, encode, new_entry
 from ejpy.coordination.paths import JobPaths
-from ejpy.errors import GuardFailed, OutcomeUnknown, RegistryError, RegistryUnavailable, SessionExpired, StaleAttempt
-from ejpy.execution.base import Attempt, Ended, Execution, Runner
+from ejpy.errors import GuardFailed, OutcomeUnknown, RegistryError, RegistryUnavailable, SessionExpired
+from ejpy.execution.base import Attempt, Ended
 from ejpy.history.records import AttemptEnded, AttemptStarted, FiresNotRun, Journal
 from ejpy.logs import fields
 from ejpy.registry.base import Check, Create, Node, Operation, SessionState, SetData
+from ejpy.scheduler import checkpoints
 from ejpy.scheduler.host import RETRY_SECONDS, Deed, Host
-from ejpy.terms import Outcome
+from ejpy.scheduler.item import Change, Item, Look, end_of, granted, takes_over
 
 CLAIM_AHEAD = 256
 """Attempts that may wait for a place in the pool. With more, nothing new is claimed: another worker may be free."""
 
 GATHER_ENDS_SECONDS = 0.05
 """How long the first item that ends waits for the others of its fire, so that their ends share a transaction."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What the items are looked at with."""
-
-    situation: Situation
-    may_claim: bool
-    enabled: Callable[[int], bool]
-    attempt_of: Callable[[int, Entry, int], Attempt]
-    """Builds what a body may know from item, entry and token."""
-    runner: Runner
-
-
-@dataclass(slots=True)
-class Item:
-    """What is known of one item."""
-
-    number: int
-    held_since: datetime | None = None
-    """Since when it could have been run here; None: it is not assigned to this worker."""
-    entry: Entry | None = None
-    """None: to be read."""
-    version: int | None = None
-    """None: there is no node yet."""
-    doubt: Entry | None = None
-    """A claim whose outcome is unknown."""
-    execution: Execution | None = None
-    """Its body was started here and its end is not settled yet."""
-    ended: Ended | None = None
-    superseded: bool = False
-    watched: bool = False
-    saving: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    item: Item
-    entry: Entry
-    claim: bool = False
 
 
 class Items:
@@ -139,6 +100,10 @@ class Items:
             execution.cancel(why)
         return [execution.attempt for execution in running]
 
+    async def save_checkpoint(self, attempt: Attempt, value: Any) -> None:
+        """Write a checkpoint into the item's entry. Raises StaleAttempt, RegistryError."""
+        await checkpoints.save(self._host, self._paths, self._items.get(attempt.sharding_item), attempt, value)
+
     @property
     def running(self) -> list[Attempt]:
         """Attempts whose bodies were started here and whose ends are not settled."""
@@ -173,8 +138,8 @@ class Items:
         else:
             self._wake_settled()
 
-    def _todo(self, look: Look) -> tuple[list[_Change], list[Item]]:
-        changes: list[_Change] = []
+    def _todo(self, look: Look) -> tuple[list[Change], list[Item]]:
+        changes: list[Change] = []
         watches: list[Item] = []
         loop = asyncio.get_running_loop()
         room = CLAIM_AHEAD - look.runner.waiting
@@ -184,9 +149,9 @@ class Items:
                 continue
             if item.execution is not None:
                 if item.ended is not None and self._gathering is None:
-                    changes.append(_Change(item, _end(entry, item.ended, look.situation.policy.failover)))
+                    changes.append(Change(item, end_of(entry, item.ended, look.situation.policy.failover)))
             elif item.doubt is not None:
-                if _granted(entry, item.doubt):  # also if the item is not assigned to this worker any more
+                if granted(entry, item.doubt):  # also if the item is not assigned to this worker any more
                     self._start(item, look)
                 else:
                     item.doubt = None
@@ -194,7 +159,7 @@ class Items:
             elif item.held_since is None or not look.may_claim:
                 continue
             elif item.version is None:
-                changes.append(_Change(item, entry))
+                changes.append(Change(item, entry))
             else:
                 enabled = look.enabled(item.number)
                 step = claims.decide(entry, look.situation, held_since=item.held_since, enabled=enabled)
@@ -206,9 +171,9 @@ class Items:
                 elif isinstance(step, Claim):
                     room -= 1
                     if room >= 0:
-                        changes.append(_Change(item, step.entry, claim=True))
+                        changes.append(Change(item, step.entry, claim=True))
                 elif step is not None:
-                    changes.append(_Change(item, step.entry))
+                    changes.append(Change(item, step.entry))
         if room < 0:
             loop.call_later(RETRY_SECONDS, self._again)
         return changes, watches
@@ -223,7 +188,7 @@ class Items:
             return False
         return True
 
-    async def _write_round(self, changes: list[_Change], watches: list[Item], look: Look) -> bool:
+    async def _write_round(self, changes: list[Change], watches: list[Item], look: Look) -> bool:
         for item in watches:
             try:
                 await self._watch(item, look)
@@ -261,14 +226,14 @@ class Items:
             self._applied(change, version, committed.revision, look)
         return True
 
-    async def _without_living_owners(self, changes: list[_Change]) -> list[_Change]:
+    async def _without_living_owners(self, changes: list[Change]) -> list[Change]:
         """Leave out what would take a running item from an owner who is alive after all.
 
         The copy of the tree may be a moment older than the ledger entry that was read. A claim's transaction holds only while
         its owner's instance node exists, so a read that follows on that of the entry shows the node, or its owner is gone.
         """
         me = self._host.instance_id
-        taken = {c.item.number: c.item.entry.owner for c in changes if _takes_over(c) and c.item.entry is not None}
+        taken = {c.item.number: c.item.entry.owner for c in changes if takes_over(c) and c.item.entry is not None}
         owners = [owner for owner in dict.fromkeys(taken.values()) if owner is not None and owner != me]
         if not owners:
             return changes
@@ -276,11 +241,11 @@ class Items:
         alive = {owner for owner, node in zip(owners, nodes, strict=True) if node is not None and node.session_id is not None}
         return [change for change in changes if taken.get(change.item.number) not in alive]
 
-    def _operation(self, change: _Change) -> Operation:
+    def _operation(self, change: Change) -> Operation:
         path, data = self._paths.ledger(change.item.number), encode(change.entry)
         return Create(path, data) if change.item.version is None else SetData(path, data, change.item.version)
 
-    def _applied(self, change: _Change, version: int, revision: int, look: Look) -> None:
+    def _applied(self, change: Change, version: int, revision: int, look: Look) -> None:
         item, before = change.item, change.item.entry
         item.entry, item.version = change.entry, version
         if before is not None and change.entry.not_run != before.not_run:
@@ -391,55 +356,3 @@ class Items:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
-
-    # -- checkpoints --
-
-    async def save_checkpoint(self, attempt: Attempt, value: Any) -> None:
-        """Write a checkpoint into the item's entry, guarded by its version.
-
-        Raises StaleAttempt if a newer attempt exists, or this one has ended; RegistryError if it could not be written.
-        """
-        item = self._items.get(attempt.sharding_item)
-        if item is None or item.execution is None or item.execution.attempt is not attempt or item.ended is not None:
-            raise StaleAttempt(f"{attempt.idempotency_key}: this attempt has ended; its checkpoint is refused")
-        path = self._paths.ledger(item.number)
-        async with item.saving:
-            while True:
-                entry = item.entry
-                if entry is None:
-                    [node] = await self._host.registry.read([path])
-                    entry = decode(node.data, node.revision, path) if node else None
-                    item.version = node.version if node else None
-                if entry is None or entry.token != attempt.fencing_token or item.superseded:
-                    raise StaleAttempt(f"{attempt.idempotency_key}: a newer attempt exists; this checkpoint is refused")
-                item.entry = entry
-                saved = entry.save(value, attempt.fencing_token)
-                try:
-                    committed = await self._host.group.commit(
-                        [SetData(path, encode(saved), item.version)], not_after=self._host.registry.lease_until
-                    )
-                except GuardFailed:
-                    item.entry = None
-                    continue
-                except OutcomeUnknown:
-                    item.entry = None
-                    raise
-                item.entry, item.version = saved, committed.versions[0]
-                return
-
-
-def _takes_over(change: _Change) -> bool:
-    return change.item.execution is None and change.item.entry is not None and change.item.entry.running
-
-
-def _granted(entry: Entry, doubt: Entry) -> bool:
-    return (entry.owner, entry.fire, entry.attempt) == (doubt.owner, doubt.fire, doubt.attempt)
-
-
-def _end(entry: Entry, ended: Ended, failover: bool) -> Entry:
-    token = entry.token or 0
-    if ended.outcome is None:
-        return claims.give_back(entry)
-    if ended.outcome is Outcome.CANCELLED:  # told to stop because of the session, the shutdown: not by its own fault
-        return entry.interrupt(token, ended.ended, recover=failover)
-    return entry.end(ended.outcome, token, ended.ended)

@@ -13,30 +13,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum
 
 from ejpy.config.document import from_document
 from ejpy.config.model import JobConfig
-from ejpy.coordination.claims import Policy, Schedule, Situation
+from ejpy.coordination.claims import Policy, Situation
 from ejpy.coordination.ledger import Basis, Entry
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, view_of
-from ejpy.errors import ConfigError, CronError, EjpyError, RegistryError
+from ejpy.errors import ConfigError, CronError, RegistryError
 from ejpy.execution.base import Attempt
 from ejpy.history.records import Journal
 from ejpy.logs import FieldsAdapter
 from ejpy.registry.base import SessionState
 from ejpy.registry.mirror import TreeMirror
-from ejpy.schedule.cron import CronSchedule, parse
 from ejpy.scheduler.host import Deed, Host
-from ejpy.scheduler.items import Items, Look
+from ejpy.scheduler.item import Look
+from ejpy.scheduler.items import Items
 from ejpy.scheduler.leadership import Leadership
 from ejpy.scheduler.membership import Membership
+from ejpy.scheduler.schedules import Schedules
 from ejpy.terms import Executor
-
-SCHEDULES_KEPT = 4
-"""Schedules that are kept parsed: the present one and those that ledger entries were last accounted under."""
 
 
 class Phase(Enum):
@@ -65,13 +63,13 @@ class JobScheduler:
         self._registering = Deed("registering", self.look_again, self._log)
         self._phase = Phase.NEW
         self._registered_session: int | None = None
-        self._config_version: int | None = None
+        self._config_revision: int | None = None
         self._changed_at: datetime | None = None
         self._view = JobView()
         self._stale = True
         self._look_due = False
         self._lost = False
-        self._schedules: dict[Basis, CronSchedule | None] = {}
+        self._schedules = Schedules(host.clock, self._log)
         self._ready: asyncio.Event = asyncio.Event()
         host.registry.on_session(self._session_changed)
 
@@ -79,9 +77,7 @@ class JobScheduler:
 
     async def start(self) -> None:
         """Register the job and this instance, and begin to take part. Raises JobConflict, ConfigError, RegistryError."""
-        registered = await self._membership.register()
-        self._registered_session = registered.session_id
-        self.config = registered.config
+        self.config, self._registered_session = await self._membership.register()
         await self._mirror.start()
         self._phase = Phase.ACTIVE
         self._set_timer()
@@ -144,7 +140,7 @@ class JobScheduler:
         self.look_again()
 
     def _fire(self) -> None:
-        schedule = self._schedule(self._basis())
+        schedule = self._schedules.of(self._basis())
         if schedule is not None:
             self._leadership.fired(self._current_view(), self.config, schedule)
         self.look_again()
@@ -210,7 +206,7 @@ class JobScheduler:
             policy=policy,
             basis=self._basis(),
             changed_at=self._changed_at or now,
-            schedule_of=self._schedule_at(now),
+            schedule_of=self._schedules.for_one_look(),
         )
         job_enabled, disabled, own = view.enabled, view.disabled_items, view.server_enabled(self._host.ip)
         return Look(
@@ -258,14 +254,10 @@ class JobScheduler:
                 self._dismissed()
                 return True
             await self._host.registry.sync()
-            registered = await self._membership.register()
+            self._registered_session = await self._membership.rejoin()
         except RegistryError as error:
             self._log.info("not registered yet: %s", error)
             return False
-        except EjpyError as error:
-            self._log.error("cannot register: %s", error)
-            return False
-        self._registered_session = registered.session_id
         self._log.info("registered again under a new session")
         return True
 
@@ -279,18 +271,17 @@ class JobScheduler:
 
     def _look_at_config(self) -> None:
         node = self._mirror.nodes.get(self._paths.config)
-        if node is None or node.version == self._config_version:
+        if node is None or node.revision == self._config_revision:
             return
-        self._config_version = node.version
+        self._config_revision = node.revision
         try:
             config = from_document(node.data, self.name, self.config.job_class)
-            schedule = self._parse(Basis(config.cron or "", config.time_zone))
+            self._schedules.read(Basis(config.cron or "", config.time_zone))
         except (ConfigError, CronError) as error:
             self._log.error("the registry's configuration is broken, the last good one stays: %s", error)
             return
         self._changed_at = node.modified
         basis_before, self.config = self._basis(), config
-        self._schedules[self._basis()] = schedule
         if self._basis() != basis_before:
             self._log.info("the schedule is now %s", config.cron)
             self._set_timer()
@@ -299,55 +290,6 @@ class JobScheduler:
         return Basis(self.config.cron or "", self.config.time_zone)
 
     def _set_timer(self) -> None:
-        schedule = self._schedule(self._basis())
+        schedule = self._schedules.of(self._basis())
         if schedule is not None and self._phase is Phase.ACTIVE:
             self._host.timer.set(self.name, schedule.next_after, self._fire)
-
-    def _schedule(self, basis: Basis) -> CronSchedule | None:
-        if basis not in self._schedules:
-            try:
-                self._schedules[basis] = self._parse(basis)
-            except CronError as error:
-                self._log.warning("an earlier schedule cannot be understood: %s", error)
-                self._schedules[basis] = None
-            while len(self._schedules) > SCHEDULES_KEPT:
-                self._schedules.pop(next(iter(self._schedules)))
-        return self._schedules[basis]
-
-    def _parse(self, basis: Basis) -> CronSchedule:
-        """A schedule that fired last less than a year ago is still good: what it left may have to be caught up."""
-        return parse(basis.cron, basis.time_zone, now=self._host.clock.now() - timedelta(days=366))
-
-    def _schedule_at(self, now: datetime) -> Callable[[Basis], Schedule | None]:
-        """The schedules, with what was asked remembered for one look: most items ask the same."""
-        remembered: dict[Basis, _Remembering] = {}
-
-        def schedule_of(basis: Basis) -> Schedule | None:
-            if basis not in remembered:
-                schedule = self._schedule(basis)
-                if schedule is None:
-                    return None
-                remembered[basis] = _Remembering(schedule)
-            return remembered[basis]
-
-        return schedule_of
-
-
-class _Remembering:
-    """A schedule that computes each answer once."""
-
-    def __init__(self, schedule: CronSchedule) -> None:
-        self._schedule = schedule
-        self._latest: dict[tuple[datetime, datetime], datetime | None] = {}
-        self._next: dict[datetime, datetime | None] = {}
-
-    def latest(self, after: datetime, until: datetime) -> datetime | None:
-        key = (after, until)
-        if key not in self._latest:
-            self._latest[key] = self._schedule.latest(after, until)
-        return self._latest[key]
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        if instant not in self._next:
-            self._next[instant] = self._schedule.next_after(instant)
-        return self._next[instant]

@@ -29,7 +29,9 @@ from ejpy.logs import fields
 from ejpy.registry.base import Check, Create, Delete, Node, Operation, SessionState, SetData
 from ejpy.registry.latch import LeaderLatch
 from ejpy.registry.mirror import TreeMirror
+from ejpy.scheduler import neglect
 from ejpy.scheduler.host import Deed, Host
+from ejpy.scheduler.neglect import Neglect
 
 ELECTION_TIMEOUT_SECONDS = 30.0
 """How long to stand in line for the latch before looking again whether there is a leader now."""
@@ -47,9 +49,7 @@ class _Term:
     """Nodes of the last commit, with the revision that the copy of the tree must show before it is judged again."""
     settle_by: float = 0.0
     """When not to wait for that any more (monotonic): somebody may have removed a node again."""
-    stalled: dict[str, float] = field(default_factory=dict)
-    """Instances that left a fire unclaimed, and until when (monotonic) they are given nothing."""
-    overdue: set[int] = field(default_factory=set)
+    neglect: Neglect = field(default_factory=Neglect)
     waiting: set[int] = field(default_factory=set)
     """Items whose ledger entry is watched, since they run and shall move."""
 
@@ -209,14 +209,13 @@ class Leadership:
         return not term.settling or self._host.clock.monotonic() >= term.settle_by
 
     def _moves(self, view: JobView, config: JobConfig, term: _Term) -> list[Move]:
-        now = self._host.clock.monotonic()
-        term.stalled = {instance: until for instance, until in term.stalled.items() if until > now}
+        stalled = term.neglect.stalled_at(self._host.clock.monotonic())
         return assignment.wanted_moves(
             view,
             config.job_sharding_strategy_type,
             config.job_name,
             config.sharding_total_count,
-            frozenset(term.stalled),
+            stalled,
         )
 
     async def _reshard(
@@ -232,7 +231,7 @@ class Leadership:
         basis = Basis(config.cron or "", config.time_zone)
         try:
             ledger = await self._read_ledger([move.item for move in moves], basis, now)
-            plan = assignment.plan(self._paths, view, moves, ledger, basis, now, frozenset(term.overdue))
+            plan = assignment.plan(self._paths, view, moves, ledger, basis, now, frozenset(term.neglect.overdue))
             batches = [list(batch) for batch in plan.batches]
             batches += [assignment.removals(self._paths, item, self._mirror.nodes) for item in surplus]
             if moves and self._paths.sharding not in self._mirror.nodes:
@@ -253,7 +252,7 @@ class Leadership:
             return False
         if plan.moves or surplus:
             self._log.info("resharded", extra=fields(moved=len(plan.moves), removed=len(surplus), running=len(plan.waiting)))
-        term.overdue -= {move.item for move in plan.moves}
+        term.neglect.overdue -= {move.item for move in plan.moves}
         return True
 
     async def _commit(self, term: _Term, batch: list[Operation]) -> None:
@@ -315,36 +314,19 @@ class Leadership:
         if self._deed.under_way:
             self._check = asyncio.get_running_loop().call_later(1.0, self._begin_check, config, schedule)
         else:
-            self._deed.begin(self._find_stalled(self._term, config, schedule))
+            self._deed.begin(self._find_neglect(self._term, config, schedule))
 
-    async def _find_stalled(self, term: _Term, config: JobConfig, schedule: Schedule) -> bool:
-        """Find fires that a live owner left unclaimed for longer than `claim_timeout`."""
+    async def _find_neglect(self, term: _Term, config: JobConfig, schedule: Schedule) -> bool:
         view = view_of(self._mirror.nodes, self._paths)
-        now = self._host.clock.now()
-        owners = {
-            item: a.instance_id
-            for item, a in view.assigned.items()
-            if a.instance_id in view.instances and item not in view.disabled_items and item < config.sharding_total_count
-        }
-        basis = Basis(config.cron or "", config.time_zone)
+        owners = neglect.claimable(view, config.sharding_total_count)
+        basis, now = Basis(config.cron or "", config.time_zone), self._host.clock.now()
         try:
             ledger = await self._read_ledger(list(owners), basis, now)
         except RegistryError as error:
             self._log.info("ledger not checked: %s", error)
             return True
-        for item, node in ledger.items():
-            if node is None or node.entry.running or node.entry.suspended or node.entry.basis != basis:
-                continue
-            due = schedule.next_after(node.entry.accounted_until)
-            if due is not None and now - max(due, node.entry.claimed or due) > config.claim_timeout:
-                self._log.warning(
-                    "%s left the fire of %s unclaimed for %s: its items move",
-                    owners[item],
-                    due,
-                    now - due,
-                    extra=fields(item=item),
-                )
-                until = self._host.clock.monotonic() + 2 * config.claim_timeout.total_seconds()
-                term.stalled[owners[item]] = until
-                term.overdue.add(item)
+        until = self._host.clock.monotonic() + 2 * config.claim_timeout.total_seconds()
+        for item, due in neglect.unclaimed(ledger, config, basis, schedule, now).items():
+            self._log.warning("%s left the fire of %s unclaimed: its items move", owners[item], due, extra=fields(item=item))
+            term.neglect.found(item, owners[item], until)
         return True

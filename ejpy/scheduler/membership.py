@@ -14,7 +14,8 @@ The server's entry keeps what an operator set; ElasticJob would enable it again 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from ejpy.config.document import differences, from_document, to_document
 from ejpy.config.model import JobConfig
@@ -24,16 +25,10 @@ from ejpy.errors import ConfigError, GuardFailed, JobConflict, RegistryError
 from ejpy.registry.base import Check, Create, Delete, Node, Operation, SetData, ancestors
 from ejpy.scheduler.host import Host
 
+Result = TypeVar("Result")
+
 ATTEMPTS = 20
 """Registering at the same moment as many others: each failure means that somebody else's succeeded."""
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """What registering found or wrote."""
-
-    config: JobConfig
-    session_id: int | None
 
 
 class Membership:
@@ -46,20 +41,39 @@ class Membership:
         self._log = log
         self._document = instance_document(host.instance_id, host.ip)
 
-    async def register(self) -> Registered:
-        """Make sure that the job and this instance are there, for the current session.
+    async def register(self) -> tuple[JobConfig, int | None]:
+        """Make sure that the job and this instance are there; returns the configuration that counts, and the session.
 
         Raises JobConflict, ConfigError (the stored configuration is broken and `overwrite` is off), RegistryError.
         """
+
+        async def missing(found: dict[str, Node]) -> tuple[JobConfig, list[Operation]]:
+            self._refuse_conflict(found)
+            config, writes = self._configuration(found)
+            writes += await self._switch_servers(found)
+            return config, self._parents(found) + writes + self._own_nodes(found, config)
+
+        return await self._write(missing)
+
+    async def rejoin(self) -> int | None:
+        """Make sure that this instance is there under the current session, which it returns; the configuration stays as it
+        is, whatever the file says. Raises RegistryError."""
+
+        async def missing(found: dict[str, Node]) -> tuple[None, list[Operation]]:
+            return None, self._parents(found) + self._own_nodes(found, self._file)
+
+        return (await self._write(missing))[1]
+
+    async def _write(
+        self, missing: Callable[[dict[str, Node]], Awaitable[tuple[Result, list[Operation]]]]
+    ) -> tuple[Result, int | None]:
         for _ in range(ATTEMPTS):
             session_id = self._host.registry.session_id
-            found = await self._read()
-            config, operations = self._missing(found)
-            operations += await self._switch_servers(found)
+            result, operations = await missing(await self._read())
             try:
                 if operations:
                     await self._host.group.commit(operations, not_after=self._host.registry.lease_until)
-                return Registered(config, session_id)
+                return result, session_id
             except GuardFailed as error:
                 self._log.debug("registering met somebody else's change (%s); reading again", error)
         raise RegistryError(f"{self._paths.root}: could not register in {ATTEMPTS} attempts: others keep changing it")
@@ -108,38 +122,36 @@ class Membership:
         nodes = await host.registry.read(wanted)
         return {path: node for path, node in zip(wanted, nodes, strict=True) if node is not None}
 
-    def _missing(self, found: dict[str, Node]) -> tuple[JobConfig, list[Operation]]:
-        p, host = self._paths, self._host
-        self._refuse_conflict(found)
-        config, document = self._effective(found)
-        operations: list[Operation] = []
-
-        def ensure(path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
-            if path not in found:
-                operations.append(Create(path, data, ephemeral))
-
-        for path in dict.fromkeys([*ancestors(p.root), *ancestors(p.term)]):
-            ensure(path)
+    def _parents(self, found: dict[str, Node]) -> list[Operation]:
+        p = self._paths
+        wanted = [*ancestors(p.root), *ancestors(p.term), p.root, p.servers, p.term, p.instances]
         job_class = self._file.job_class.encode()
-        ensure(p.root, job_class)
-        if document is not None:
-            if p.root in found and found[p.root].data != job_class:
-                operations.append(SetData(p.root, job_class, found[p.root].version))
-            if p.config in found:
-                operations.append(SetData(p.config, document, found[p.config].version))
-            else:
-                operations.append(Create(p.config, document))
-        ensure(p.servers)
-        ensure(p.server(host.ip), DISABLED if config.disabled else ENABLED)
-        ensure(p.term)
-        ensure(p.instances)
-        own = found.get(p.instance(host.instance_id))
-        if own is not None and own.session_id != host.registry.session_id:
-            operations.append(Delete(p.instance(host.instance_id)))
-            own = None
-        if own is None:
-            operations.append(Create(p.instance(host.instance_id), self._document, ephemeral=True))
-        return config, operations
+        return [Create(path, job_class if path == p.root else b"") for path in dict.fromkeys(wanted) if path not in found]
+
+    def _configuration(self, found: dict[str, Node]) -> tuple[JobConfig, list[Operation]]:
+        p, job_class = self._paths, self._file.job_class.encode()
+        config, document = self._effective(found)
+        writes: list[Operation] = []
+        if document is not None and p.config in found:
+            writes.append(SetData(p.config, document, found[p.config].version))
+        elif document is not None:
+            writes.append(Create(p.config, document))
+        if document is not None and p.root in found and found[p.root].data != job_class:
+            writes.append(SetData(p.root, job_class, found[p.root].version))
+        return config, writes
+
+    def _own_nodes(self, found: dict[str, Node], config: JobConfig) -> list[Operation]:
+        p, host = self._paths, self._host
+        path = p.instance(host.instance_id)
+        own = found.get(path)
+        writes: list[Operation] = []
+        if p.server(host.ip) not in found:
+            writes.append(Create(p.server(host.ip), DISABLED if config.disabled else ENABLED))
+        if own is not None and own.session_id == host.registry.session_id:
+            return writes
+        if own is not None:
+            writes.append(Delete(path))
+        return [*writes, Create(path, self._document, ephemeral=True)]
 
     async def _switch_servers(self, found: dict[str, Node]) -> list[Operation]:
         """A file that overwrites the stored `disabled` flag means all servers; otherwise their entries are the operator's."""

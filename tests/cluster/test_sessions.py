@@ -29,7 +29,7 @@ from tests.support.zookeeper import ZooKeeperServer
 
 def test_a1_a_worker_that_was_paused_leads_and_fires_again(server: ZooKeeperServer, tmp_path: Path) -> None:
     """A1: after a pause that its session did not survive, a job's only worker waited for a leader for ever. Five times."""
-    session_seconds = 2.0
+    session_seconds = 1.0
     with Cluster(server.address, tmp_path, items=2, session_seconds=session_seconds) as cluster:
         [worker] = cluster.start("a")
         for _ in range(5):
@@ -41,7 +41,7 @@ def test_a1_a_worker_that_was_paused_leads_and_fires_again(server: ZooKeeperServ
             worker.resume()
             cluster.wait_for_leader([worker])
             assert cluster.session_of(worker) != session
-            cluster.wait_for_fires(2)
+            cluster.wait_for_fires(1)
         assert all(len(runs) == 1 for fire in cluster.fires().values() for runs in fire.values())
         cluster.stop()
 

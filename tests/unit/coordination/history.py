@@ -145,6 +145,7 @@ class History:
 
     def settle(self) -> None:
         """Bring it to a state in which everything that was due must be accounted for."""
+        self.body = timedelta(0)  # longer ones than the interval would make up for misses for ever
         self.owner_goes_on()
         while not self.settled:
             if not self.owner_lives:

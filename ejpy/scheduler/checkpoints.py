@@ -1,0 +1,48 @@
+"""Saving a checkpoint: into the item's ledger entry, guarded by its version, so that an older attempt is refused atomically.
+
+The body waits for it. A reply that is lost leaves it unknown whether the checkpoint was taken; the body is told so, and the
+entry is read again before the next write.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ejpy.coordination.ledger import decode, encode
+from ejpy.coordination.paths import JobPaths
+from ejpy.errors import GuardFailed, OutcomeUnknown, StaleAttempt
+from ejpy.execution.base import Attempt
+from ejpy.registry.base import SetData
+from ejpy.scheduler.host import Host
+from ejpy.scheduler.item import Item
+
+
+async def save(host: Host, paths: JobPaths, item: Item | None, attempt: Attempt, value: Any) -> None:
+    """Write `value` (JSON) as the attempt's checkpoint.
+
+    Raises StaleAttempt if a newer attempt exists, or this one has ended; RegistryError if it was not written, or
+    (OutcomeUnknown) may not have been.
+    """
+    if item is None or item.execution is None or item.execution.attempt is not attempt or item.ended is not None:
+        raise StaleAttempt(f"{attempt.idempotency_key}: this attempt has ended; its checkpoint is refused")
+    path = paths.ledger(item.number)
+    async with item.saving:
+        while True:
+            if item.entry is None:
+                [node] = await host.registry.read([path])
+                item.entry = decode(node.data, node.revision, path) if node else None
+                item.version = node.version if node else None
+            if item.entry is None or item.entry.token != attempt.fencing_token or item.superseded:
+                raise StaleAttempt(f"{attempt.idempotency_key}: a newer attempt exists; this checkpoint is refused")
+            saved = item.entry.save(value, attempt.fencing_token)
+            write = SetData(path, encode(saved), item.version)
+            try:
+                committed = await host.group.commit([write], not_after=host.registry.lease_until)
+            except GuardFailed:
+                item.entry = None
+                continue
+            except OutcomeUnknown:
+                item.entry = None
+                raise
+            item.entry, item.version = saved, committed.versions[0]
+            return

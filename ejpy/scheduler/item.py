@@ -1,0 +1,71 @@
+"""One sharding item as its worker knows it, what it is looked at with, and what is about to be written of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ejpy.coordination import claims
+from ejpy.coordination.claims import Situation
+from ejpy.coordination.ledger import Entry
+from ejpy.execution.base import Attempt, Ended, Execution, Runner
+from ejpy.terms import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the items are looked at with."""
+
+    situation: Situation
+    may_claim: bool
+    enabled: Callable[[int], bool]
+    attempt_of: Callable[[int, Entry, int], Attempt]
+    """Builds what a body may know from item, entry and token."""
+    runner: Runner
+
+
+@dataclass(slots=True)
+class Item:
+    """What is known of one item."""
+
+    number: int
+    held_since: datetime | None = None
+    """Since when it could have been run here; None: it is not assigned to this worker."""
+    entry: Entry | None = None
+    """None: to be read."""
+    version: int | None = None
+    """None: there is no node yet."""
+    doubt: Entry | None = None
+    """A claim whose outcome is unknown."""
+    execution: Execution | None = None
+    """Its body was started here and its end is not settled yet."""
+    ended: Ended | None = None
+    superseded: bool = False
+    watched: bool = False
+    saving: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    item: Item
+    entry: Entry
+    claim: bool = False
+
+
+def takes_over(change: Change) -> bool:
+    return change.item.execution is None and change.item.entry is not None and change.item.entry.running
+
+
+def granted(entry: Entry, doubt: Entry) -> bool:
+    return (entry.owner, entry.fire, entry.attempt) == (doubt.owner, doubt.fire, doubt.attempt)
+
+
+def end_of(entry: Entry, ended: Ended, failover: bool) -> Entry:
+    token = entry.token or 0
+    if ended.outcome is None:
+        return claims.give_back(entry)
+    if ended.outcome is Outcome.CANCELLED:  # told to stop because of the session, the shutdown: not by its own fault
+        return entry.interrupt(token, ended.ended, recover=failover)
+    return entry.end(ended.outcome, token, ended.ended)
