@@ -148,6 +148,8 @@ class ShardContext:
         """As `save_checkpoint`, for coroutines. If the wait is cancelled, the value may be stored all the same."""
         kept = self._as_json(value)
         saving = asyncio.wrap_future(self._save(kept))
+        # If the body is cancelled meanwhile, nobody asks for the result; asyncio would report that as a lost exception.
+        saving.add_done_callback(lambda done: done.cancelled() or done.exception())
         done, _ = await asyncio.wait({saving}, timeout=_BODY_WAITS_SECONDS)
         if not done:
             raise OutcomeUnknown(

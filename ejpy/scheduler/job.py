@@ -170,8 +170,11 @@ class JobScheduler:
 
     def _look_at_tree(self, now: datetime) -> None:
         view = self._current_view()
-        if not self._registered(view) and self._phase is not Phase.DISMISSED and not self._registering.under_way:
-            self._registering.begin(self._register_again())
+        if self._phase is not Phase.DISMISSED and not self._registering.under_way:
+            if not self._registered(view):
+                self._registering.begin(self._register_again())
+            elif self._host.ip not in view.servers:
+                self._registering.begin(self._restore_server())
         self._look_at_config()
         self._items.assign(self._mine(view), now)
         willing = self._phase is Phase.ACTIVE and self._registered(view) and view.server_enabled(self._host.ip)
@@ -259,6 +262,14 @@ class JobScheduler:
             self._log.info("not registered yet: %s", error)
             return False
         self._log.info("registered again under a new session")
+        return True
+
+    async def _restore_server(self) -> bool:
+        try:
+            await self._membership.restore_server(self.config)
+        except RegistryError as error:
+            self._log.info("the server's entry not restored: %s", error)
+            return False
         return True
 
     def _dismissed(self) -> None:

@@ -90,6 +90,16 @@ class Membership:
         await self._host.registry.commit([Check(self._paths.ledger_namespace)])
         return True
 
+    async def restore_server(self, config: JobConfig) -> None:
+        """Make this server's entry again, which somebody removed: without it, nothing would ever run here.
+
+        Only while this instance is registered, so that a job that is being removed does not come back. Raises RegistryError.
+        """
+        entry = Create(self._paths.server(self._host.ip), DISABLED if config.disabled else ENABLED)
+        registered = Check(self._paths.instance(self._host.instance_id))
+        await self._host.group.commit([registered, entry], not_after=self._host.registry.lease_until)
+        self._log.warning("the entry of server %s had been removed, and was made again", self._host.ip)
+
     async def drain(self, view: JobView) -> None:
         """Tell the leader to give this worker nothing new; give up the leadership."""
         document = instance_document(self._host.instance_id, self._host.ip, draining=True)

@@ -295,8 +295,8 @@ class TestReads:
 
         run(story())
 
-    def test_containers_and_ttl_nodes_belong_to_no_session(self, zookeeper: str, root: str) -> None:
-        """Curator makes the nodes above a latch as containers, which have a mark where ephemeral nodes have their session."""
+    def test_containers_belong_to_no_session(self, zookeeper: str, root: str) -> None:
+        """Curator makes the nodes above a latch as containers, which the server keeps as ephemeral nodes of a special owner."""
 
         async def story() -> None:
             async with connected(zookeeper) as registry:

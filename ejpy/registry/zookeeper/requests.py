@@ -44,10 +44,6 @@ ANY_VERSION = -1
 OK, ROLLED_BACK, NO_NODE = 0, -2, -101
 """Error codes that stand in the replies of multi requests; -2 marks what came after the culprit."""
 
-CONTAINER_OWNER = -(1 << 63)
-TTL_OWNER = 0xFF
-"""Curator's containers and TTL nodes have a mark where ephemeral nodes have their session (ZooKeeper: EphemeralType)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Request(Generic[T]):
@@ -198,15 +194,9 @@ def _read_node(buffer: bytes, offset: int) -> tuple[Node, int]:
         created_revision=czxid,
         revision=mzxid,
         modified=datetime.fromtimestamp(mtime / 1000, tz=timezone.utc),
-        session_id=_session_of(owner),
+        session_id=owner or None,
     )
     return node, offset + stat_struct.size
-
-
-def _session_of(owner: int) -> int | None:
-    if owner == 0 or owner == CONTAINER_OWNER or (owner >> 56) & 0xFF == TTL_OWNER:
-        return None
-    return owner
 
 
 def as_node(path: str, reply: Node | list[str] | Refused) -> Node | None:

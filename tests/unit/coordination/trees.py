@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from ejpy.coordination.assignment import LedgerNode
 from ejpy.coordination.ledger import Entry, decode, encode
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, instance_document, view_of
-from ejpy.registry.base import Node, Operation, Registry, ancestors, operation_bytes
+from ejpy.registry.base import Create, Delete, Node, Operation, Registry, SetData, ancestors, operation_bytes
 from ejpy.registry.memory import Record, Transaction
 
 MODIFIED = datetime(2026, 3, 2, tzinfo=timezone.utc)
@@ -37,17 +36,25 @@ def elasticjob_tree(moment: str) -> tuple[JobPaths, dict[str, Node]]:
 
 
 class Job:
-    """The tree of one job and its ledger, with what the leader does to them; a transaction is applied as a whole or not."""
+    """The tree of one job and its ledger, with the registry's own rules for what is done to them."""
 
-    def __init__(self, instances: Iterable[str], *, namespace: str = "/ns", job: str = "job") -> None:
+    def __init__(self, *instances: str, namespace: str = "/ns", job: str = "job") -> None:
         self.paths = JobPaths(namespace, job)
-        self.nodes: dict[str, Node] = {}
+        self._records: dict[str, Record] = {"/": Record(node())}
+        self._revision = 1
         p = self.paths
-        for path in (p.config, p.leader, p.sharding, p.servers, p.instances, p.term):
-            for above in [*ancestors(path), path]:
-                self.put(above)
-        for instance in instances:
-            self.join(instance)
+        for path in (p.config, p.leader, p.sharding, p.resharding_necessary, p.servers, p.instances, p.term):
+            for above in ancestors(path):
+                if above not in self._records:
+                    self.put(above)
+        for path in (p.sharding, p.servers, p.instances, p.term):
+            self.put(path)
+        for session, instance in enumerate(instances, LEADER_SESSION + 1):
+            self.join(instance, session)
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        return {path: record.node for path, record in self._records.items()}
 
     @property
     def view(self) -> JobView:
@@ -58,21 +65,32 @@ class Job:
         return {item: assigned.instance_id for item, assigned in self.view.assigned.items()}
 
     def put(self, path: str, data: bytes | str = b"", *, session: int | None = None) -> None:
-        """Write a node past all guards, with a version of its own."""
-        before = self.nodes.get(path)
-        self.nodes[path] = node(data, session=session, version=before.version + 1 if before else 0)
+        """Write a node without guard."""
+        data = data.encode() if isinstance(data, str) else data
+        there = path in self._records
+        operation = SetData(path, data) if there else Create(path, data, ephemeral=session is not None)
+        self._apply([operation], session or LEADER_SESSION)
 
-    def join(self, instance: str) -> None:
+    def remove(self, path: str) -> None:
+        """With everything below it."""
+        for below in sorted((p for p in self._records if p == path or p.startswith(path + "/")), reverse=True):
+            self._apply([Delete(below)], LEADER_SESSION)
+
+    def join(self, instance: str, session: int = 99) -> None:
         ip = instance.partition("@")[0]
         self.put(self.paths.server(ip), "ENABLED")
-        self.put(self.paths.instance(instance), instance_document(instance, ip), session=hash(instance) % 2**31 + 2)
+        self.put(self.paths.instance(instance), instance_document(instance, ip), session=session)
 
     def leave(self, instance: str) -> None:
-        del self.nodes[self.paths.instance(instance)]
+        self.remove(self.paths.instance(instance))
+
+    def drain(self, instance: str) -> None:
+        self.put(self.paths.instance(instance), instance_document(instance, instance.partition("@")[0], draining=True))
 
     def entry(self, item: int) -> Entry:
-        found = self.nodes[self.paths.ledger(item)]
-        return decode(found.data, found.revision, self.paths.ledger(item))
+        path = self.paths.ledger(item)
+        found = self._records[path].node
+        return decode(found.data, found.revision, path)
 
     def write_entry(self, item: int, entry: Entry) -> None:
         self.put(self.paths.ledger(item), encode(entry))
@@ -81,22 +99,23 @@ class Job:
         """As the leader reads it."""
         paths = {item: self.paths.ledger(item) for item in items}
         return {
-            item: LedgerNode(self.entry(item), self.nodes[path].version) if path in self.nodes else None
+            item: LedgerNode(self.entry(item), self._records[path].node.version) if path in self._records else None
             for item, path in paths.items()
         }
 
     def commit(self, operations: Sequence[Operation]) -> None:
-        """Apply one transaction, as the in-memory registry does. Raises GuardFailed, and then nothing was applied."""
-        assert len(operations) < Registry.max_operations, "no room for the guard of the leader's term"
-        assert sum(map(operation_bytes, operations)) < Registry.max_bytes - 1024
-        records = {path: self._record(path) for path in self.nodes}
-        transaction = Transaction(records.get, revision=9, now=MODIFIED, session_id=LEADER_SESSION)
-        transaction.apply(operations)
-        for path, record in transaction.changed.items():
-            if record is None:
-                del self.nodes[path]
-            else:
-                self.nodes[path] = record.node
+        """Apply one of the leader's transactions. Raises GuardFailed, and then nothing was applied."""
+        assert len(operations) < Registry.max_operations, "with the guard of the leader's term it has too many operations"
+        size = sum(map(operation_bytes, operations))
+        assert size < Registry.max_bytes - 1024, f"with the guard of the leader's term its {size} bytes are too many"
+        self._apply(operations, LEADER_SESSION)
 
-    def _record(self, path: str) -> Record:
-        return replace(Record(self.nodes[path]), children=sum(other.rpartition("/")[0] == path for other in self.nodes))
+    def _apply(self, operations: Sequence[Operation], session: int) -> None:
+        self._revision += 1
+        transaction = Transaction(self._records.get, revision=self._revision, now=MODIFIED, session_id=session)
+        transaction.apply(operations)
+        for path, record in transaction.draft.items():
+            if record is None:
+                del self._records[path]
+            else:
+                self._records[path] = record
