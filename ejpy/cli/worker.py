@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import sys
+import threading
 import uuid
 from typing import Literal
 
@@ -37,6 +38,8 @@ logger = logging.getLogger("ejpy.worker")
 DEFAULT_REGISTRY = "sqlite:///ejpy.db"
 GRACE_SECONDS = 30.0
 POOL_SIZE = 32
+EXIT_SECONDS = 1.0
+"""How long the interpreter may take to end after the worker is done."""
 
 
 @click.command()
@@ -111,6 +114,14 @@ def worker(
         raise Refusal(str(error)) from error
     except RegistryError as error:
         raise Failure(str(error)) from error
+    _end_within(EXIT_SECONDS)
+
+
+def _end_within(seconds: float) -> None:
+    """The worker is done: end the process, also if threads that a job's code started would keep the interpreter alive."""
+    timer = threading.Timer(seconds, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
 
 
 async def _run(

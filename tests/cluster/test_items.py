@@ -199,8 +199,8 @@ def test_j5_a_job_that_is_disabled_from_the_start_never_runs_until_it_is_enabled
     beside it tells that there was time to run. Then a file that overwrites enables it for all."""
     url = sqlite_url(tmp_path) if registry == "sqlite" else zookeeper_url(server.address)
     with Fleet(url, tmp_path) as fleet:
-        beside = job(items=1)
-        config = fleet.write("jobs.yml", {"beside": beside, "off": job(items=3, settings={"disabled": True})})
+        beside = job()
+        config = fleet.write("jobs.yml", {"beside": beside, "off": job(items=4, settings={"disabled": True})})
         for round_ in range(2):
             for worker in fleet.workers:
                 worker.kill9()
@@ -208,11 +208,13 @@ def test_j5_a_job_that_is_disabled_from_the_start_never_runs_until_it_is_enabled
             fleet.wait_for_fires("beside", 2)
         assert fleet.runs("off") == []
 
-        enabling = fleet.write("on.yml", {"beside": beside, "off": job(items=3, settings={"overwrite": True})})
-        fleet.start(enabling, "enabling")
+        enabling = fleet.write("on.yml", {"beside": beside, "off": job(items=4, settings={"overwrite": True})})
+        workers += fleet.start(enabling, "enabling")
         enabled = now()
-        fires = fleet.wait_for_fires("off", 2, items=3)
-        assert fires[0] - enabled < timedelta(seconds=2)
+        [first] = fleet.wait_for_fires("off", 1, items=4)
+        assert first - enabled < timedelta(seconds=2)
+        fleet.wait_until_shared("off", 4, *workers)
+        fires = fleet.wait_for_fires("off", 1, items=4)
+        assert {run.pid for runs in fleet.fires("off")[fires[-1]].values() for run in runs} == {worker.pid for worker in workers}
         assert all(len(runs) == 1 for by_item in fleet.fires("off").values() for runs in by_item.values())
-        assert {run.pid for run in fleet.runs("off")} >= {worker.pid for worker in workers} or len(fires) == 2
         fleet.stop()
