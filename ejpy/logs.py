@@ -22,10 +22,17 @@ from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from ejpy.config.wording import one_line
 from ejpy.execution.base import Attempt
+
+if TYPE_CHECKING:  # at run time these classes take a parameter only from Python 3.11 on
+    _LoggerAdapter = logging.LoggerAdapter[logging.Logger]
+    _StreamHandler = logging.StreamHandler[TextIO]
+else:
+    _LoggerAdapter = logging.LoggerAdapter
+    _StreamHandler = logging.StreamHandler
 
 current_fields: ContextVar[Mapping[str, Any]] = ContextVar("ejpy_fields")
 """The fields of the attempt whose body runs in this context; not set outside of bodies."""
@@ -64,7 +71,7 @@ def attempt_fields(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-class FieldsAdapter(logging.LoggerAdapter[logging.Logger]):
+class FieldsAdapter(_LoggerAdapter):
     """A logger whose records carry the same fields each time, together with those of the single call."""
 
     def __init__(self, logger: logging.Logger, always: Mapping[str, Any]) -> None:
@@ -145,7 +152,7 @@ def configure(level: str, format: Literal["text", "json"], stream: TextIO) -> No
         logging.getLogger(library).setLevel(logging.INFO if number <= logging.DEBUG else max(number, logging.WARNING))
 
 
-class _CommandLineHandler(logging.StreamHandler[TextIO]):
+class _CommandLineHandler(_StreamHandler):
     """The handler that `configure` set up, to be known again."""
 
 

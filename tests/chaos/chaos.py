@@ -1,7 +1,7 @@
 """Chaos on real processes: three workers, one job, a fire a second, and a seeded schedule of starts, SIGTERMs, kill -9s and
 SIGSTOPs; then every due (fire, item) is matched to its runs.
 
-    python -m tests.chaos.chaos --seconds 100 --faults 20 --seed 1 [--zookeeper host:port]
+    scripts/chaos --seconds 100 --faults 20 --seed 1 [--zookeeper host:port | --sqlite]
 
 prints one JSON line with the counts and exits 1 if a promise was broken. Without `--zookeeper` it starts a server of its own.
 """
@@ -92,8 +92,17 @@ class Report:
         )
 
 
-def run(scenario: Scenario, zookeeper: str, directory: Path) -> Report:
-    """Play the scenario against a ZooKeeper server; `directory` takes logs and the record of runs."""
+def zookeeper_url(address: str) -> str:
+    """A namespace of its own on a server."""
+    return f"zookeeper://{address}/chaos-{uuid4().hex}?session_timeout={SESSION_SECONDS}s"
+
+
+def sqlite_url(directory: Path) -> str:
+    return f"sqlite:///{directory.resolve()}/registry.db?session_timeout={SESSION_SECONDS}s"
+
+
+def run(scenario: Scenario, url: str, directory: Path) -> Report:
+    """Play the scenario against an empty registry; `directory` takes logs and the record of runs."""
     random = Random(scenario.seed)
     config, record = directory / "jobs.yml", directory / "record.jsonl"
     job = {
@@ -107,7 +116,6 @@ def run(scenario: Scenario, zookeeper: str, directory: Path) -> Report:
         "job_parameter": json.dumps({"seconds": scenario.body_seconds}),
     }
     config.write_text(yaml.safe_dump({"jobs": {JOB: job}}))
-    url = f"zookeeper://{zookeeper}/chaos-{uuid4().hex}?session_timeout={SESSION_SECONDS}s"
     faults: Counter[str] = Counter()
     with ExitStack() as stack:
         workers: list[WorkerProcess] = []
@@ -220,20 +228,26 @@ def _match(report: Report, runs: list[Execution], ledger: dict[int, Entry], firs
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="scripts/chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=int, default=100)
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--catch-up", choices=["latest", "all", "none"], default="latest")
     parser.add_argument("--zookeeper", metavar="HOST:PORT")
+    parser.add_argument("--sqlite", action="store_true", help="on the embedded registry")
     parser.add_argument("--directory", type=Path, help="where logs are kept (default: a temporary directory)")
     arguments = parser.parse_args()
     scenario = Scenario(arguments.seed, arguments.seconds, arguments.faults, catch_up=arguments.catch_up)
     with ExitStack() as stack:
         directory = arguments.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         directory.mkdir(parents=True, exist_ok=True)
-        address = arguments.zookeeper or stack.enter_context(ZooKeeperServer()).address
-        report = run(scenario, address, directory)
+        if arguments.sqlite:
+            url = sqlite_url(directory)
+        else:
+            url = zookeeper_url(arguments.zookeeper or stack.enter_context(ZooKeeperServer()).address)
+        report = run(scenario, url, directory)
     print(report.line())
     sys.exit(0 if report.passed else 1)
 

@@ -34,7 +34,7 @@ class Resuming(ShardedJob):
 
 def save_for_certain(shard_ctx: ShardContext) -> list[str]:
     """Save until it is certain that it was saved, or never will be; the answers."""
-    answers = []
+    answers: list[str] = []
     while True:
         try:
             shard_ctx.save_checkpoint("last")

@@ -191,3 +191,33 @@ def test_a9_the_schedule_goes_on_however_often_the_leader_is_killed(server: ZooK
         made_up = {run.reason for run in cluster.executions()} - {Reason.SCHEDULED}
         assert made_up <= {Reason.CATCH_UP}
         assert_only_leaders_assigned(server, cluster.paths)
+
+
+# ---- owners that go while the leader waits for them ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drains", ["leader", "follower"])
+def test_what_a_draining_worker_runs_is_recovered_when_it_is_killed(drains: str, server: ZooKeeperServer, tmp_path: Path) -> None:
+    """A worker is told to stop, does not end in time, and is killed: as containers end. The leader was waiting for the end of
+    what it ran, to move it; nobody tells it that this end will not come, but that the worker is gone."""
+    hold = tmp_path / "hold"
+    with Cluster(server.address, tmp_path, items=2, hold=str(hold)) as cluster:
+        workers = cluster.start("a", "b", grace=PATIENCE_SECONDS)
+        cluster.wait_until_assigned(*workers)
+        leader = wait_until_one_believes(cluster)
+        [follower] = [worker for worker in workers if worker is not leader]
+        draining, stays = (leader, follower) if drains == "leader" else (follower, leader)
+        hold.touch()
+        wait_until(lambda: len([run for run in cluster.executions() if run.end is None]) == 2, PATIENCE_SECONDS, "both items run")
+        [lost] = [run for run in cluster.executions() if run.end is None and run.pid == draining.pid]
+
+        draining.sigterm()
+        wait_until(lambda: cluster.ledger()[lost.item].hand_over, PATIENCE_SECONDS, "the leader waits for the item")
+        draining.kill9()
+        cluster.wait_until_assigned(stays)
+        hold.unlink()
+        cluster.wait_for_fires(1)
+        _, again = cluster.fires()[lost.scheduled_time][lost.item]
+        assert (again.pid, again.attempt, again.reason, again.how) == (stays.pid, 2, Reason.OWNER_LOST, "returned")
+        cluster.stop()
+        assert_only_leaders_assigned(server, cluster.paths)

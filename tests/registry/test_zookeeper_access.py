@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from ejpy.errors import AccessDenied
-from ejpy.registry.base import Create, Delete, SessionState, SetData
-from tests.support.loop import Signals, run
-from tests.support.zookeeper import connected, expire_session
+from ejpy.registry.base import Create, Delete, SetData
+from tests.support.loop import run
+from tests.support.zookeeper import connected, expire
 
 CREDENTIALS = ("user", "secret:with:colons")
 
@@ -22,10 +21,6 @@ CREDENTIALS = ("user", "secret:with:colons")
 @pytest.fixture
 def root() -> str:
     return f"/access-{uuid.uuid4().hex}"
-
-
-def has_connected(count: int, states: list[SessionState]) -> bool:
-    return states.count(SessionState.CONNECTED) == count
 
 
 def access_lists(address: str, paths: list[str]) -> list[object]:
@@ -58,14 +53,10 @@ def test_credentials_hold_after_the_session_expired(zookeeper: str, root: str) -
     """K3: they must be sent again on every connection."""
 
     async def story() -> None:
-        states = Signals()
         async with connected(zookeeper, credentials=CREDENTIALS) as registry:
-            registry.on_session(states.add)
             await registry.commit([Create(root, b"0")])
             for count in range(1, 4):
-                assert registry.client_id is not None
-                expire_session(zookeeper, registry.client_id)
-                await states.until(partial(has_connected, count))
+                await expire(registry, zookeeper)
                 await registry.commit([SetData(root, str(count).encode()), Create(f"{root}/{count}", ephemeral=True)])
                 tree = await registry.tree(root)
                 assert tree[root].data == str(count).encode()

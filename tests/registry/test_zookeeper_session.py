@@ -26,7 +26,7 @@ from ejpy.registry.zookeeper.client import Client, Handover
 from ejpy.registry.zookeeper.guard import LEASE_SHARE, SessionGuard
 from tests.support.loop import Signals, eventually, run
 from tests.support.proxy import Proxy
-from tests.support.zookeeper import ZooKeeperServer, connected, expire_session, leftovers
+from tests.support.zookeeper import ZooKeeperServer, connected, expire, leftovers
 
 CONNECTED, SUSPENDED, LOST = SessionState.CONNECTED, SessionState.SUSPENDED, SessionState.LOST
 
@@ -218,10 +218,6 @@ def is_later(registry: ZooKeeperRegistry, lease: float) -> bool:
     return registry.lease_until > lease
 
 
-def has_connected(count: int, states: list[SessionState]) -> bool:
-    return states.count(CONNECTED) == count
-
-
 def test_a_lease_belongs_to_its_session() -> None:
     """What an earlier session was worth does not count for the next."""
 
@@ -315,11 +311,9 @@ class TestExpiry:
             registry.on_session(states.add)
             await registry.start(10)
             sessions = {registry.session_id}
-            for count in range(2, 7):
+            for _ in range(5):
                 await registry.commit([Create(path, ephemeral=True)])
-                assert registry.client_id is not None
-                expire_session(server.address, registry.client_id)
-                await states.until(partial(has_connected, count))
+                await expire(registry, server.address)
                 sessions.add(registry.session_id)
                 assert await registry.read([path]) == [None]
             assert len(sessions) == 6
@@ -345,16 +339,12 @@ class TestExpiry:
                     await asyncio.sleep(0)
 
         async def story() -> None:
-            states = Signals()
             async with connected(server.address, session_timeout=4) as registry:
-                registry.on_session(states.add)
                 await registry.commit([Create(path)])
                 writers = [asyncio.ensure_future(write(registry)) for _ in range(20)]
-                for count in range(1, 6):
+                for _ in range(5):
                     await applied.until(lambda seen: seen.count(registry.session_id) >= 50)
-                    assert registry.client_id is not None
-                    await asyncio.to_thread(expire_session, server.address, registry.client_id)
-                    await states.until(partial(has_connected, count))
+                    await expire(registry, server.address)
                 await applied.until(lambda seen: seen.count(registry.session_id) >= 50)
                 for writer in writers:
                     writer.cancel()

@@ -238,7 +238,7 @@ def _recent(entry: Entry, end: float) -> bool:
 
 
 def seeds() -> range:
-    first, last = os.environ.get("EJPY_SIMULATION_SEEDS", "0:60").split(":")
+    first, last = os.environ.get("EJPY_SIMULATION_SEEDS", "0:40").split(":")
     return range(int(first), int(last))
 
 

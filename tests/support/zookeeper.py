@@ -6,6 +6,7 @@ which the environment variable ZOOKEEPER_HOME points to. `java` must be on the p
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
@@ -22,7 +23,9 @@ from pathlib import Path
 from types import TracebackType
 
 from ejpy.clock import SystemClock
+from ejpy.registry.base import SessionState
 from ejpy.registry.zookeeper import ZooKeeperRegistry
+from tests.support.loop import eventually
 
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
@@ -198,6 +201,17 @@ async def connected(
         yield registry
     finally:
         await registry.stop(10)
+
+
+async def expire(registry: ZooKeeperRegistry, address: str) -> None:
+    """End the registry's session while it lives, and return when it is CONNECTED under a new one.
+
+    It may win the session back for a moment, and be CONNECTED under the old id, before the session is over for good.
+    """
+    client_id = registry.client_id
+    assert client_id is not None, "the registry has no connection"
+    await asyncio.to_thread(expire_session, address, client_id)
+    await eventually(lambda: registry.session_id != client_id[0] and registry.state is SessionState.CONNECTED, 20)
 
 
 def leftovers() -> tuple[list[str], int]:

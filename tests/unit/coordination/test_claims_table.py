@@ -117,8 +117,7 @@ def expected(case: Case) -> Expected:
     if not case.enabled and case.suspended:
         return Expected("nothing")
     if not case.enabled or case.suspended:  # nothing that passed before is due any more
-        outcome = Outcome.INTERRUPTED if condition is Condition.STOPPED else None
-        return Expected("write", accounted_until=NOW, suspended=not case.enabled, basis=case.basis, outcome=outcome)
+        return Expected("write", accounted_until=NOW, suspended=not case.enabled, basis=case.basis)
     due = [instant for instant in FIVES.all if entry.accounted_until < instant <= (CHANGED_AT if case.changed else NOW)]
     if due:
         return of_what_passed(case, due)
@@ -169,8 +168,8 @@ CASES = [
     for misfire, failover, enabled, suspended, changed in product(YES_NO, repeat=5)
     if not (suspended and (condition in RUNNING or condition is Condition.STOPPED))  # an end comes before a suspension
 ]
-PASSED = {Condition.MISSED, Condition.OVERLAPPED, Condition.NEVER_RAN}
-"""With instants that are not accounted for."""
+PASSED = {Condition.MISSED, Condition.OVERLAPPED, Condition.NEVER_RAN, Condition.STOPPED}
+"""With instants that are not accounted for: disabling such an item may take a step more, to record them."""
 
 
 def situation_of(case: Case) -> Situation:
