@@ -12,21 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ejpy.clock import Clock
 from ejpy.config.model import JobConfig
-from ejpy.errors import ConfigError, JobConflict, RegistryError
+from ejpy.errors import ConfigError, JobConflict, OutcomeUnknown, RegistryError, RegistryUnavailable, SessionExpired
 from ejpy.execution.base import Attempt
 from ejpy.execution.runners import Runners
 from ejpy.history.records import Journal
 from ejpy.logs import fields
-from ejpy.registry.base import Registry
+from ejpy.registry.base import Registry, SessionState
 from ejpy.registry.group import GroupCommit
 from ejpy.schedule.timer import FireTimer
 from ejpy.scheduler import JobScheduler
-from ejpy.scheduler.host import Host
+from ejpy.scheduler.host import RETRY_SECONDS, Host
 from ejpy.terms import Executor
 
 logger = logging.getLogger("ejpy.worker")
@@ -85,7 +86,11 @@ class Worker:
             new_uuid=new_uuid,
         )
         self._identity = identity
-        self._jobs = [JobScheduler(host, job, journal, executor_of) for job in jobs]
+        self._configs = jobs
+        self._new_scheduler: Callable[[JobConfig], JobScheduler] = lambda job: JobScheduler(host, job, journal, executor_of)
+        self._jobs: list[JobScheduler] = []
+        self._connected = asyncio.Event()
+        registry.on_session(self._session_changed)
         self._stop = asyncio.Event()
         self._cancel = asyncio.Event()
         self._loop_watch = _LoopWatch()
@@ -101,14 +106,16 @@ class Worker:
 
         Raises RegistryUnreachable, and ConfigError if no job can be run; nothing is left behind then.
         """
-        await self._registry.start(connection_timeout)
+        if not await self._unless_stopped(self._registry.start(connection_timeout)):
+            logger.info("stopped before the registry was reached")
+            return
         try:
             self._timer.start()
-            await self._start_jobs()
-            self._loop_watch.start()
-            ready = asyncio.ensure_future(self._say_ready())
-            await self._stop.wait()
-            ready.cancel()
+            if await self._unless_stopped(self._start_jobs()):
+                self._loop_watch.start()
+                ready = asyncio.ensure_future(self._say_ready())
+                await self._stop.wait()
+                ready.cancel()
             await self._drain(grace)
         finally:
             await self._close()
@@ -119,23 +126,61 @@ class Worker:
 
     # -- starting --
 
+    async def _unless_stopped(self, deed: Coroutine[Any, Any, None]) -> bool:
+        """Do it, and give it up when told to stop meanwhile: it may be waiting for a registry that does not answer. Returns
+        whether it was done."""
+        doing = asyncio.ensure_future(deed)
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({doing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            if not doing.done():
+                doing.cancel()
+                await asyncio.wait({doing})
+        if doing.cancelled():
+            return False
+        doing.result()
+        return True
+
     async def _start_jobs(self) -> None:
-        results = await asyncio.gather(*(job.start() for job in self._jobs), return_exceptions=True)
+        results = await asyncio.gather(*map(self._start_job, self._configs), return_exceptions=True)
         problems: list[str] = []
-        started: list[JobScheduler] = []
-        for job, result in zip(self._jobs, results, strict=True):
+        for config, result in zip(self._configs, results, strict=True):
             if isinstance(result, (JobConflict, ConfigError, RegistryError)):
-                problems.append(f"job '{job.name}' is not run here: {result}")
-                await job.leave()
-            elif isinstance(result, BaseException):
+                problems.append(f"job '{config.job_name}' is not run here: {result}")
+            elif result is not None:
                 raise result
-            else:
-                started.append(job)
-        self._jobs = started
         for problem in problems:
             logger.error(problem)
-        if not started:
+        if not self._jobs:
             raise ConfigError(problems)
+
+    async def _start_job(self, config: JobConfig) -> None:
+        """Start a job, again and again while the registry is away, which it may be at any later time, too.
+
+        Raises JobConflict, ConfigError, RegistryError: the job cannot be run here.
+        """
+        while True:
+            job = self._new_scheduler(config)
+            self._jobs.append(job)
+            try:
+                await job.start()
+                return
+            except (JobConflict, ConfigError, RegistryError) as error:
+                self._jobs.remove(job)
+                await job.leave()
+                if not isinstance(error, (RegistryUnavailable, OutcomeUnknown, SessionExpired)):
+                    raise
+                logger.warning("job '%s' could not be started, trying again: %s", config.job_name, error)
+            await asyncio.sleep(RETRY_SECONDS)
+            await self._connected.wait()
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._connected.set()
+        else:
+            self._connected.clear()
 
     async def _say_ready(self) -> None:
         await _within(READY_SECONDS, (job.ready() for job in self._jobs))

@@ -22,10 +22,11 @@ from ejpy.coordination import sharding
 from ejpy.coordination.ledger import Basis, Entry, encode, new_entry
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView
-from ejpy.registry.base import Check, Create, Delete, Operation, SetData
+from ejpy.registry.base import Check, Create, Delete, Operation, SetData, operation_bytes
 
-ITEMS_PER_TRANSACTION = 250
-"""At most four operations an item; a transaction has at most 1,000."""
+MOST_OPERATIONS = 900
+MOST_BYTES = 400 * 1024
+"""What goes into one transaction of a plan: below the limits of a registry, with room for the guard of the term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,8 @@ def plan(
     """
     waiting: set[int] = set()
     done: list[Move] = []
-    batches: list[list[Operation]] = []
-    receivers: set[str] = set()
+    batches = _Batches()
     requests: list[Operation] = []
-    count = 0
     for move in moves:
         node = ledger.get(move.item)
         assigned = view.assigned.get(move.item)
@@ -99,17 +98,32 @@ def plan(
             if not node.entry.hand_over:
                 requests.append(SetData(paths.ledger(move.item), encode(node.entry.ask_for_hand_over()), node.version))
             continue
-        if count % ITEMS_PER_TRANSACTION == 0:
-            batches.append([])
-            receivers.clear()
-        count += 1
-        batch = batches[-1]
-        if move.to not in receivers:
-            receivers.add(move.to)
-            batch.append(Check(paths.instance(move.to)))
-        batch += _move(paths, view, move, node, owner_lives, basis, now, move.item in overdue)
+        changes = _move(paths, view, move, node, owner_lives, basis, now, move.item in overdue)
+        batches.add(Check(paths.instance(move.to)), changes)
         done.append(move)
-    return Plan(tuple(tuple(b) for b in batches), frozenset(waiting), tuple(requests), tuple(done))
+    return Plan(tuple(tuple(b) for b in batches.all), frozenset(waiting), tuple(requests), tuple(done))
+
+
+class _Batches:
+    """Puts the changes of each item into one transaction, with one check of each receiver in it."""
+
+    def __init__(self) -> None:
+        self.all: list[list[Operation]] = []
+        self._bytes = 0
+        self._checked: set[Operation] = set()
+
+    def add(self, check: Check, changes: list[Operation]) -> None:
+        size = operation_bytes(check) + sum(operation_bytes(change) for change in changes)
+        full = not self.all or len(self.all[-1]) + 1 + len(changes) > MOST_OPERATIONS or self._bytes + size > MOST_BYTES
+        if full:
+            self.all.append([])
+            self._bytes = 0
+            self._checked.clear()
+        if check not in self._checked:
+            self._checked.add(check)
+            self.all[-1].append(check)
+        self.all[-1] += changes
+        self._bytes += size
 
 
 def _move(
@@ -135,8 +149,9 @@ def _move(
     ledger = paths.ledger(move.item)
     if node is None:
         operations.append(Create(ledger, encode(new_entry(basis, now))))
-    elif fresh and not node.entry.running:  # the item existed before and exists again: nothing was due in between
-        operations.append(SetData(ledger, encode(node.entry.rebase(basis, now)), node.version))
+    elif fresh:  # the item existed before and exists again: nothing was due in between
+        again = node.entry.account(now) if node.entry.running else node.entry.rebase(basis, now)
+        operations.append(SetData(ledger, encode(again), node.version))
     elif overdue:
         operations.append(SetData(ledger, encode(node.entry.mark_overdue()), node.version))
     elif node.entry.hand_over:

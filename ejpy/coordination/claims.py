@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Protocol
 
 from ejpy.coordination.ledger import HAND_OVER, JUST_BEFORE, Basis, Entry
@@ -113,9 +113,31 @@ def decide(entry: Entry, s: Situation, *, held_since: datetime, enabled: bool) -
 
 
 def _suspend(entry: Entry, s: Situation) -> Step:
-    if entry.running:
+    if entry.running or entry.to_recover:
         return Write(entry.interrupt(entry.token or 0, s.now, recover=False))
-    return None if entry.suspended else Write(entry.rebase(s.basis, s.now, suspended=True))
+    if entry.suspended:
+        return None
+    return _give_up_all(entry, s) or Write(entry.rebase(s.basis, s.now, suspended=True))
+
+
+def _give_up_all(entry: Entry, s: Situation) -> Step:
+    """Record what was due, under the entry's schedule and then under the present one, and is not claimed any more."""
+    if entry.basis == s.basis:
+        return _give_up(entry, s.schedule_of(s.basis), s.now)
+    cut = min(s.changed_at, s.now)
+    before = _give_up(entry, s.schedule_of(entry.basis), cut)
+    return before or _give_up(entry.rebase(s.basis, cut), s.schedule_of(s.basis), s.now)
+
+
+def _give_up(entry: Entry, schedule: Schedule | None, until: datetime) -> Step:
+    first = _next(schedule, entry.accounted_until) if schedule else None
+    if schedule is None or first is None or first > until:
+        return None
+    ran_until = _ran_until(entry, first)
+    last = _latest(schedule, entry.accounted_until, min(ran_until, until) if ran_until else _missed_until(entry, first, until))
+    if last is None:
+        return None
+    return Write(entry.record(entry.accounted_until, last, NotRun.OVERLAP if ran_until else NotRun.MISSED))
 
 
 def _recover(entry: Entry, s: Situation) -> Step:
@@ -125,18 +147,28 @@ def _recover(entry: Entry, s: Situation) -> Step:
 
 
 def _pending(entry: Entry, s: Situation, schedule: Schedule, until: datetime, held_since: datetime) -> Step:
-    first = schedule.next_after(entry.accounted_until)
+    first = _next(schedule, entry.accounted_until)
     if first is None or first > until:
         return None
-    ran_until = None if entry.outcome is Outcome.INTERRUPTED else entry.ended  # how long that one ran, nobody knows
-    if ran_until is not None and entry.claimed is not None and entry.claimed < first <= ran_until:
+    if ran_until := _ran_until(entry, first):
         return _overlap(entry, s, schedule, min(ran_until, until))
-    until = min(until, entry.claimed) if entry.claimed is not None and first <= entry.claimed else until
-    return _missed(entry, s, schedule, first, until, held_since)
+    return _missed(entry, s, schedule, first, _missed_until(entry, first, until), held_since)
+
+
+def _ran_until(entry: Entry, first: datetime) -> datetime | None:
+    """If the last attempt ran at `first`: until when it ran. Of one that was interrupted nobody knows how long it ran."""
+    if entry.outcome is Outcome.INTERRUPTED or entry.claimed is None or entry.ended is None:
+        return None
+    return entry.ended if entry.claimed < first <= entry.ended else None
+
+
+def _missed_until(entry: Entry, first: datetime, until: datetime) -> datetime:
+    """What was missed before the last attempt was claimed does not reach into its run."""
+    return min(until, entry.claimed) if entry.claimed is not None and first <= entry.claimed else until
 
 
 def _overlap(entry: Entry, s: Situation, schedule: Schedule, until: datetime) -> Step:
-    last = schedule.latest(entry.accounted_until, until)
+    last = _latest(schedule, entry.accounted_until, until)
     if last is None:
         return None
     if not s.policy.misfire:
@@ -145,10 +177,10 @@ def _overlap(entry: Entry, s: Situation, schedule: Schedule, until: datetime) ->
 
 
 def _missed(entry: Entry, s: Situation, schedule: Schedule, first: datetime, until: datetime, held_since: datetime) -> Step:
-    oldest = s.now - s.policy.misfire_grace
-    if first < oldest and (late := schedule.latest(entry.accounted_until, oldest)):
+    too_late = min(s.now - s.policy.misfire_grace - JUST_BEFORE, until)
+    if first <= too_late and (late := _latest(schedule, entry.accounted_until, too_late)):
         return Write(entry.record(entry.accounted_until, late, NotRun.TOO_LATE))
-    last = schedule.latest(entry.accounted_until, until)
+    last = _latest(schedule, entry.accounted_until, until)
     if last is None:
         return None
     fire = first if s.policy.catch_up is CatchUp.ALL else last
@@ -161,8 +193,21 @@ def _missed(entry: Entry, s: Situation, schedule: Schedule, first: datetime, unt
 
 def _record_before(entry: Entry, schedule: Schedule, fire: datetime, why: NotRun) -> Entry:
     """Record the instants before `fire` that are not accounted for; they are merged into its run, or given up."""
-    earlier = schedule.latest(entry.accounted_until, fire - JUST_BEFORE)
+    earlier = _latest(schedule, entry.accounted_until, fire - JUST_BEFORE)
     return entry.record(entry.accounted_until, earlier, why) if earlier else entry
+
+
+def _latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | None:
+    return _utc(schedule.latest(after, until))
+
+
+def _next(schedule: Schedule, instant: datetime) -> datetime | None:
+    return _utc(schedule.next_after(instant))
+
+
+def _utc(instant: datetime | None) -> datetime | None:
+    """Two times of one zone are compared by the wall clock, which goes back in autumn: so nothing stays in a zone here."""
+    return None if instant is None else instant.astimezone(timezone.utc)
 
 
 def _claim(entry: Entry, s: Situation, fire: datetime, reason: Reason) -> Claim:

@@ -106,7 +106,7 @@ class Entry:
         )
 
     def end(self, outcome: Outcome, token: int, now: datetime) -> Entry:
-        return replace(self, running=False, outcome=outcome, token=token, ended=now, checkpoint=None)
+        return replace(self, running=False, outcome=outcome, token=token, ended=now, checkpoint=None, to_recover=False)
 
     def interrupt(self, token: int, now: datetime, *, recover: bool) -> Entry:
         """The attempt did not end by itself. With `recover` its fire waits for a further attempt, from the checkpoint."""
@@ -117,7 +117,7 @@ class Entry:
 
     def give_back(self, token: int, accounted_until: datetime) -> Entry:
         """Undo a claim whose body was never entered: the fire is due again, and its next claim is a further attempt."""
-        return replace(self, running=False, outcome=None, token=token, accounted_until=accounted_until)
+        return replace(self, running=False, outcome=None, token=token, claimed=None, accounted_until=accounted_until)
 
     def save(self, checkpoint: Any, token: int) -> Entry:
         return replace(self, checkpoint=checkpoint, token=token)
@@ -186,6 +186,7 @@ def decode(data: bytes, revision: int, path: str) -> Entry:
     """The entry in `data`, read from the node at `path` with that revision. Raises BrokenEntry."""
     try:
         fields = json.loads(data)
+        json.dumps(fields, ensure_ascii=False).encode()  # what cannot be written again must not be taken in
         if fields["v"] != _VERSION:
             raise ValueError(f"its format is {fields['v']!r}, this ejpy knows {_VERSION}")
         running = bool(fields.get("running"))
@@ -193,13 +194,13 @@ def decode(data: bytes, revision: int, path: str) -> Entry:
         attempt = int(fields.get("attempt", 0))
         return Entry(
             accounted_until=_time(fields["accounted_until"]),
-            basis=Basis(str(fields["cron"]), fields.get("time_zone")),
+            basis=Basis(_str(fields["cron"]), _maybe_str(fields.get("time_zone"))),
             suspended=bool(fields.get("suspended")),
             not_run=tuple(NotRunRange(_time(a), _time(u), NotRun(w)) for a, u, w in fields.get("not_run", ())),
             fire=_maybe_time(fields.get("fire")),
             attempt=attempt,
             reason=Reason(fields["reason"]) if "reason" in fields else None,
-            owner=fields.get("owner"),
+            owner=_maybe_str(fields.get("owner")),
             running=running,
             token=int(token) if token is not None else (revision if attempt else None),
             claimed=_maybe_time(fields.get("claimed")),
@@ -210,7 +211,7 @@ def decode(data: bytes, revision: int, path: str) -> Entry:
             overdue=bool(fields.get("overdue")),
             hand_over=bool(fields.get("hand_over")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BrokenEntry(
             f"{path}: not a ledger entry ({type(error).__name__}: {error}); delete the node to start the item anew"
         ) from error
@@ -221,7 +222,20 @@ def _text(time: datetime | None) -> str | None:
 
 
 def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
+    time = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if time.tzinfo is None:
+        raise ValueError(f"{text!r} has no offset from UTC")
+    return time.astimezone(timezone.utc)
+
+
+def _str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a text was expected, not {type(value).__name__}")
+    return value
+
+
+def _maybe_str(value: Any) -> str | None:
+    return None if value is None else _str(value)
 
 
 def _maybe_time(text: str | None) -> datetime | None:

@@ -12,7 +12,7 @@ def job_status(view: JobView) -> JobStatus:
     """CRASHED without instance; DISABLED if every server entry is; SHARDING_FLAG while an item waits for a live owner."""
     if not view.instances:
         return JobStatus.CRASHED
-    if not any(view.servers.values()):
+    if view.servers.keys() == view.disabled_servers:
         return JobStatus.DISABLED
     owners = {a.instance_id for a in view.assigned.values()}
     if not owners or not owners <= view.instances.keys():

@@ -18,6 +18,8 @@ ENABLED = b"ENABLED"
 DISABLED = b"DISABLED"
 DRAINING_LABEL = "draining"
 
+_ITEM = re.compile(r"0|[1-9][0-9]{0,8}")
+"""ElasticJob writes plain numbers; "007" is somebody's rubbish, not item 7."""
 _ID = re.compile(r"^(?P<ip>[^/@]+)@-@(?P<token>[^/]+)$")
 
 
@@ -46,7 +48,9 @@ class JobView:
 
     instances: Mapping[str, Instance] = field(default_factory=dict)
     servers: Mapping[str, bool] = field(default_factory=dict)
-    """Address → enabled."""
+    """Address → its entry says exactly ENABLED."""
+    disabled_servers: frozenset[str] = frozenset()
+    """Addresses whose entries say exactly DISABLED."""
     leader: str | None = None
     leader_session: int | None = None
     items: frozenset[int] = frozenset()
@@ -77,6 +81,7 @@ def view_of(nodes: Mapping[str, Node], paths: JobPaths) -> JobView:
     """Read a job's nodes (path → node) into a view."""
     instances: dict[str, Instance] = {}
     servers: dict[str, bool] = {}
+    disabled_servers: set[str] = set()
     items: set[int] = set()
     assigned: dict[int, Assigned] = {}
     disabled: set[int] = set()
@@ -88,10 +93,10 @@ def view_of(nodes: Mapping[str, Node], paths: JobPaths) -> JobView:
                 instances[parts[1]] = _instance(parts[1], match["ip"], node)
         elif parts[0] == "servers" and len(parts) == 2:
             servers[parts[1]] = node.data == ENABLED
-        elif parts[0] == "sharding" and len(parts) >= 2 and parts[1].isdecimal() and parts[1].isascii():
+            if node.data == DISABLED:
+                disabled_servers.add(parts[1])
+        elif parts[0] == "sharding" and len(parts) >= 2 and _ITEM.fullmatch(parts[1]):
             item = int(parts[1])
-            if str(item) != parts[1]:
-                continue  # "007" is somebody's rubbish, not item 7
             items.add(item)
             if parts[2:] == ["instance"]:
                 assigned[item] = Assigned(node.data.decode("utf-8", "replace"), node.version)
@@ -103,6 +108,7 @@ def view_of(nodes: Mapping[str, Node], paths: JobPaths) -> JobView:
     return JobView(
         instances=instances,
         servers=servers,
+        disabled_servers=frozenset(disabled_servers),
         leader=leader.data.decode("utf-8", "replace") if leader else None,
         leader_session=leader.session_id if leader else None,
         items=frozenset(items),

@@ -29,7 +29,7 @@ Paths are absolute, start with "/", have no trailing "/", no empty part. The roo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -241,3 +241,21 @@ def ancestors(path: str) -> list[str]:
     """All proper ancestors of `path` below the root, the highest first: "/a/b/c" → ["/a", "/a/b"]."""
     parts = path.split("/")[1:-1]
     return ["/" + "/".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+def in_transactions(groups: Iterable[Sequence[Operation]], *, max_operations: int, max_bytes: int) -> list[list[Operation]]:
+    """Put groups of operations that belong together into as few transactions as the limits allow, in their order.
+
+    A group that is over the limits by itself gets a transaction of its own.
+    """
+    transactions: list[list[Operation]] = []
+    size = 0
+    for group in groups:
+        group_size = sum(operation_bytes(operation) for operation in group)
+        full = not transactions or len(transactions[-1]) + len(group) > max_operations or size + group_size > max_bytes
+        if full:
+            transactions.append([])
+            size = 0
+        transactions[-1] += group
+        size += group_size
+    return transactions

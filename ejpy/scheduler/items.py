@@ -29,7 +29,7 @@ from ejpy.errors import GuardFailed, OutcomeUnknown, RegistryError, RegistryUnav
 from ejpy.execution.base import Attempt, Ended
 from ejpy.history.records import AttemptEnded, AttemptStarted, FiresNotRun, Journal
 from ejpy.logs import fields
-from ejpy.registry.base import Check, Create, Node, Operation, SessionState, SetData
+from ejpy.registry.base import Check, Create, Node, Operation, SessionState, SetData, in_transactions, operation_bytes
 from ejpy.scheduler import checkpoints
 from ejpy.scheduler.host import RETRY_SECONDS, Deed, Host
 from ejpy.scheduler.item import Change, Item, Look, end_of, granted, takes_over
@@ -202,7 +202,8 @@ class Items:
             return False
         if not changes:
             return True
-        operations = [self._operation(change) for change in changes]
+        operations = self._fitting([self._operation(change) for change in changes])
+        changes = changes[: len(operations)]  # the rest is for the next round
         if any(change.claim for change in changes):
             operations.append(Check(self._paths.instance(self._host.instance_id)))
         try:
@@ -240,6 +241,13 @@ class Items:
         nodes = await self._host.registry.read([self._paths.instance(owner) for owner in owners])
         alive = {owner for owner, node in zip(owners, nodes, strict=True) if node is not None and node.session_id is not None}
         return [change for change in changes if taken.get(change.item.number) not in alive]
+
+    def _fitting(self, operations: list[Operation]) -> list[Operation]:
+        """As many of the first as fit into one transaction with the check of this instance."""
+        registry = self._host.registry
+        check = operation_bytes(Check(self._paths.instance(self._host.instance_id)))
+        most = registry.max_operations - 1
+        return in_transactions(([o] for o in operations), max_operations=most, max_bytes=registry.max_bytes - check)[0]
 
     def _operation(self, change: Change) -> Operation:
         path, data = self._paths.ledger(change.item.number), encode(change.entry)

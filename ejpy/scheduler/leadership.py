@@ -26,7 +26,7 @@ from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, view_of
 from ejpy.errors import GuardFailed, RegistryError
 from ejpy.logs import fields
-from ejpy.registry.base import Check, Create, Delete, Node, Operation, SessionState, SetData
+from ejpy.registry.base import Check, Create, Delete, Node, Operation, SessionState, SetData, in_transactions
 from ejpy.registry.latch import LeaderLatch
 from ejpy.registry.mirror import TreeMirror
 from ejpy.scheduler import neglect
@@ -52,6 +52,14 @@ class _Term:
     neglect: Neglect = field(default_factory=Neglect)
     waiting: set[int] = field(default_factory=set)
     """Items whose ledger entry is watched, since they run and shall move."""
+    present: frozenset[str] = frozenset()
+    """Ids of the instances that lived at the last look."""
+
+    def see(self, instances: Iterable[str]) -> None:
+        """Who lives now. If somebody has gone, the ends that are waited for may be his, and never come: look at all anew."""
+        before, self.present = self.present, frozenset(instances)
+        if before - self.present:
+            self.waiting.clear()
 
 
 class Leadership:
@@ -97,6 +105,7 @@ class Leadership:
         elif leads and self._term is None:
             self._deed.begin(self._resume())
         elif leads and self._term is not None and self._settled(self._term):
+            self._term.see(view.instances)
             moves = self._moves(view, config, self._term)
             surplus = assignment.surplus(view, config.sharding_total_count)
             flags = assignment.clear_flags(self._paths, view)
@@ -238,8 +247,11 @@ class Leadership:
                 batches.insert(0, [Create(self._paths.sharding)])
             if flags:
                 batches.append(flags)
-            most = self._host.registry.max_operations - 1
-            batches += [list(plan.requests[i : i + most]) for i in range(0, len(plan.requests), most)]
+            batches += in_transactions(
+                ([request] for request in plan.requests),
+                max_operations=assignment.MOST_OPERATIONS,
+                max_bytes=assignment.MOST_BYTES,
+            )
             for batch in batches:
                 await self._commit(term, batch)
             await self._watch(term, plan.waiting - term.waiting)

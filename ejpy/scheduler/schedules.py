@@ -1,14 +1,10 @@
-"""The schedules of one job, parsed: the present one, and those under which ledger entries were last accounted.
-
-The instants that leave this module are in UTC: they become scheduled times and idempotency keys, which must read the same in
-every attempt, whatever zone the schedule is in.
-"""
+"""The schedules of one job, parsed: the present one, and those under which ledger entries were last accounted."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 
 from ejpy.clock import Clock
 from ejpy.coordination.claims import Schedule
@@ -65,7 +61,7 @@ class Schedules:
 
 
 class _Remembering:
-    """A schedule that computes each answer once, in UTC."""
+    """A schedule that computes each answer once."""
 
     def __init__(self, schedule: CronSchedule) -> None:
         self._schedule = schedule
@@ -75,14 +71,10 @@ class _Remembering:
     def latest(self, after: datetime, until: datetime) -> datetime | None:
         key = (after, until)
         if key not in self._latest:
-            self._latest[key] = _utc(self._schedule.latest(after, until))
+            self._latest[key] = self._schedule.latest(after, until)
         return self._latest[key]
 
     def next_after(self, instant: datetime) -> datetime | None:
         if instant not in self._next:
-            self._next[instant] = _utc(self._schedule.next_after(instant))
+            self._next[instant] = self._schedule.next_after(instant)
         return self._next[instant]
-
-
-def _utc(instant: datetime | None) -> datetime | None:
-    return None if instant is None else instant.astimezone(timezone.utc)

@@ -18,14 +18,15 @@ from tests.support.jobs import RECORD_VARIABLE, append_line
 
 
 class Stubborn(ShardedJob):
-    """Sleeps for 1000 s, whatever it is told; for threads and child processes."""
+    """Does not stop, whatever it is told, if the file `gate` of its parameter exists when it begins; else it returns at once.
+    For threads and child processes."""
 
     def execute(self, shard_ctx: ShardContext) -> None:
+        gated = _gated(shard_ctx)
         _enter(shard_ctx)
-        end = time.monotonic() + 1000
-        while (left := end - time.monotonic()) > 0:
+        while gated:
             try:
-                time.sleep(left)
+                time.sleep(1000)
             except KeyboardInterrupt:
                 continue
 
@@ -34,11 +35,11 @@ class StubbornAsync(ShardedJob):
     """The same as a coroutine."""
 
     async def execute(self, shard_ctx: ShardContext) -> None:
+        gated = _gated(shard_ctx)
         _enter(shard_ctx)
-        end = time.monotonic() + 1000
-        while (left := end - time.monotonic()) > 0:
+        while gated:
             try:
-                await asyncio.sleep(left)
+                await asyncio.sleep(1000)
             except asyncio.CancelledError:
                 continue
 
@@ -57,7 +58,7 @@ class PatientAsync(ShardedJob):
 
     async def execute(self, shard_ctx: ShardContext) -> None:
         _enter(shard_ctx)
-        await shard_ctx.wait_async(1000)
+        await asyncio.sleep(1000)
 
 
 class Unprintable(Exception):
@@ -85,7 +86,7 @@ ERRORS: dict[str, type[BaseException]] = {
 class Raising(ShardedJob):
     """Raises the error of ERRORS that its parameter names as `error`; without, it returns garbage."""
 
-    def execute(self, shard_ctx: ShardContext) -> None:
+    def execute(self, shard_ctx: ShardContext) -> Any:
         _enter(shard_ctx)
         return _misbehave(shard_ctx)
 
@@ -93,7 +94,7 @@ class Raising(ShardedJob):
 class RaisingAsync(ShardedJob):
     """The same as a coroutine."""
 
-    async def execute(self, shard_ctx: ShardContext) -> None:
+    async def execute(self, shard_ctx: ShardContext) -> Any:
         _enter(shard_ctx)
         return _misbehave(shard_ctx)
 
@@ -107,30 +108,8 @@ class KillsItself(ShardedJob):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class StubbornWhileGated(ShardedJob):
-    """Stubborn while the file `gate` of its parameter exists at its begin; returns at once otherwise."""
-
-    def execute(self, shard_ctx: ShardContext) -> None:
-        _enter(shard_ctx)
-        gated = os.path.exists(json.loads(shard_ctx.job_parameter)["gate"])
-        while gated:
-            try:
-                time.sleep(1000)
-            except KeyboardInterrupt:
-                continue
-
-
-class StubbornWhileGatedAsync(ShardedJob):
-    """The same as a coroutine."""
-
-    async def execute(self, shard_ctx: ShardContext) -> None:
-        _enter(shard_ctx)
-        gated = os.path.exists(json.loads(shard_ctx.job_parameter)["gate"])
-        while gated:
-            try:
-                await asyncio.sleep(1000)
-            except asyncio.CancelledError:
-                continue
+def _gated(shard_ctx: ShardContext) -> bool:
+    return os.path.exists(json.loads(shard_ctx.job_parameter)["gate"])
 
 
 def _misbehave(shard_ctx: ShardContext) -> Any:

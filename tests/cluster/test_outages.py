@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -149,6 +149,49 @@ def test_b8_a_command_says_in_one_line_why_it_cannot_reach_zookeeper(nobody: tup
     assert cause in line
 
 
+@pytest.mark.parametrize("reached", [False, True], ids=["not-reached", "silent-after-the-session"])
+def test_sigterm_is_obeyed_in_time_by_a_worker_that_waits_for_zookeeper_at_its_start(
+    reached: bool, own_server: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """A worker in its start has nothing to end, and need not be killed: when it has not reached ZooKeeper yet, and when that
+    falls silent while jobs are being registered."""
+    with Proxy(own_server.address) as proxy, Cluster(own_server.address, tmp_path) as cluster:
+        if reached:
+            proxy.alter(to_server=silent_after(cluster.namespace.encode()))
+        else:
+            proxy.black_hole()
+        [worker] = cluster.launch("a", via=proxy.address)
+        worker.wait_for_log("session connected" if reached else "1 jobs, registry", PATIENCE_SECONDS)
+        worker.sigterm()
+        assert worker.wait_exit(CLOSING_SECONDS) == 0
+        cluster.stop()
+        assert not cluster.executions()
+
+
+def test_a_worker_begins_though_zookeeper_falls_silent_while_it_starts(own_server: ZooKeeperServer, tmp_path: Path) -> None:
+    """Between opening the session and registering the jobs there may be an outage like any other: no job is left out for it."""
+    with Proxy(own_server.address) as proxy, Cluster(own_server.address, tmp_path) as cluster:
+        proxy.alter(to_server=silent_after(cluster.namespace.encode()))
+        [worker] = cluster.launch("a", via=proxy.address)
+        worker.wait_for_log("could not be started, trying again", PATIENCE_SECONDS)
+        proxy.restore()
+        worker.wait_ready(PATIENCE_SECONDS)
+        cluster.wait_for_fires(1)
+        cluster.stop()
+
+
+def silent_after(mark: bytes) -> Callable[[bytes], bytes]:
+    """Lets pass what clients send, up to the first that contains `mark`, and nothing from then on."""
+    silent = False
+
+    def alter(data: bytes) -> bytes:
+        nonlocal silent
+        silent = silent or mark in data
+        return b"" if silent else data
+
+    return alter
+
+
 # ---- away at the end ----------------------------------------------------------------------------------------------
 
 GRACE_SECONDS = 1
@@ -192,16 +235,16 @@ def test_sigterm_is_obeyed_in_time_while_zookeeper_does_not_answer(
         assert [run.how for run in runs] == [None if deaf else "raised"] * 2
 
 
-@pytest.mark.parametrize("answers", [True, False], ids=["zookeeper-answers", "zookeeper-silent"])
-def test_a_second_sigterm_cancels_what_runs(answers: bool, own_server: ZooKeeperServer, tmp_path: Path) -> None:
+def test_a_second_sigterm_cancels_what_runs_also_while_zookeeper_does_not_answer(
+    own_server: ZooKeeperServer, tmp_path: Path
+) -> None:
     """The grace period is long; the second signal ends it. What was cancelled is run again by whoever comes next."""
     hold = tmp_path / "hold"
     hold.touch()
     with Cluster(own_server.address, tmp_path, items=2, hold=str(hold)) as cluster:
         [worker] = cluster.start("a", grace=PATIENCE_SECONDS)
         held = wait_until(lambda: held_runs(cluster), PATIENCE_SECONDS, "both items run")
-        if not answers:
-            own_server.freeze()
+        own_server.freeze()
         worker.sigterm()
         worker.wait_for_log("stopping; bodies may run", PATIENCE_SECONDS)
         assert all(run.end is None for run in cluster.executions()), "the first signal cancelled"

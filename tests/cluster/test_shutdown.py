@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
+from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from ejpy.terms import Outcome
 from tests.cluster.misbehaving import entered
 from tests.support.cluster import PATIENCE_SECONDS, faults
 from tests.support.fleet import NEVER, Fleet, job, now, said, sqlite_url, zookeeper_url
+from tests.support.jobs import Execution
 from tests.support.waiting import wait_until
 from tests.support.workers import WorkerProcess
 from tests.support.zookeeper import ZooKeeperServer
@@ -80,8 +84,12 @@ def test_h1_a_stopping_worker_ends_what_runs_and_gives_the_rest_away_at_once(
             assert len(fires) == span + 1, f"item {item} missed a fire while it changed hands"
 
 
-def _the(fleet: Fleet, token: int):  # type: ignore[no-untyped-def]
+def _the(fleet: Fleet, token: int) -> Execution:
     return next(run for run in fleet.runs("drained") if run.token == token)
+
+
+def _later(than: datetime, run: Execution) -> bool:
+    return run.scheduled_time > than
 
 
 @pytest.mark.parametrize("registry", ["zookeeper", "sqlite"])
@@ -112,11 +120,26 @@ def test_h1_a_worker_that_is_told_to_stop_while_it_starts_ends_too(server: ZooKe
 
 # ---- H2 -----------------------------------------------------------------------------------------------------------
 
-STUBBORN = {
-    "thread": {"body": "tests.cluster.misbehaving:Stubborn", "settings": {"executor": "thread"}},
-    "process": {"body": "tests.cluster.misbehaving:Stubborn", "settings": {"executor": "process"}},
-    "asyncio": {"body": "tests.cluster.misbehaving:StubbornAsync"},
-}
+BODIES = {"thread": "", "process": "", "asyncio": "Async"}
+"""The executors, and which variant of a class runs there."""
+
+
+def on_each_executor(kind: str, **behaviour: Any) -> dict[str, dict[str, Any]]:
+    """A job of that kind for each executor."""
+    return {
+        name: job(body=f"tests.cluster.misbehaving:{kind}{variant}", settings={"executor": name}, **behaviour)
+        for name, variant in BODIES.items()
+    }
+
+
+def entered_on_each(fleet: Fleet) -> dict[str, dict[str, Any]]:
+    """Wait until a body runs on each executor; what the first of each noted."""
+
+    def first() -> dict[str, dict[str, Any]] | None:
+        found = {name: lines[0] for name in BODIES if (lines := entered(fleet.record, name))}
+        return found if len(found) == len(BODIES) else None
+
+    return wait_until(first, PATIENCE_SECONDS, "a body runs on each executor")
 
 
 @pytest.mark.parametrize("registry", ["zookeeper", "sqlite"])
@@ -126,13 +149,9 @@ def test_h2_bodies_that_do_not_stop_do_not_keep_the_worker(registry: str, server
     grace = 3
     url = sqlite_url(tmp_path) if registry == "sqlite" else zookeeper_url(server.address)
     with Fleet(url, tmp_path) as fleet:
-        jobs = {name: job(**how) for name, how in STUBBORN.items()}  # type: ignore[arg-type]
-        config = fleet.write("jobs.yml", {**jobs, "beside": job()})
-        [worker] = fleet.start(config, "a", grace=grace)
-        stuck = {
-            name: wait_until(lambda name=name: entered(fleet.record, name), PATIENCE_SECONDS, f"{name} is stuck")[0]  # type: ignore[misc]
-            for name in STUBBORN
-        }
+        jobs = on_each_executor("Stubborn", gate=str(tmp_path))
+        [worker] = fleet.start(fleet.write("jobs.yml", {**jobs, "beside": job()}), "a", grace=grace)
+        stuck = entered_on_each(fleet)
         took = exits_within(worker, grace + CLOSING_SECONDS, signal.SIGTERM)
         assert took >= grace, "it did not let them run on"
         left = [event for event in worker.events if event["message"].startswith("left running: ")]
@@ -144,20 +163,18 @@ def test_h2_bodies_that_do_not_stop_do_not_keep_the_worker(registry: str, server
         told = [
             event["job"] for event in worker.events if "told to stop" in event["message"] and event["logger"] == "ejpy.worker"
         ]
-        assert sorted(told) == sorted(STUBBORN)
+        assert sorted(told) == sorted(BODIES)
         assert not os.path.exists(f"/proc/{stuck['process']['pid']}"), "the child process outlived its worker"
         assert "cannot schedule new futures" not in worker.log
         assert not faults(worker)
-        assert all(fleet.view(name).instances == {} for name in STUBBORN)
+        assert all(fleet.view(name).instances == {} for name in jobs)
 
 
 def test_h2_a_second_signal_cancels_what_listens_at_once(server: ZooKeeperServer, tmp_path: Path) -> None:
     with Fleet(zookeeper_url(server.address), tmp_path) as fleet:
-        bodies = {"thread": "Patient", "process": "Patient", "asyncio": "PatientAsync"}
-        jobs = {name: job(body=f"tests.cluster.misbehaving:{body}", settings={"executor": name}) for name, body in bodies.items()}
+        jobs = on_each_executor("Patient")
         [worker] = fleet.start(fleet.write("jobs.yml", jobs), "a", grace=600)
-        for name in jobs:
-            wait_until(lambda name=name: entered(fleet.record, name), PATIENCE_SECONDS, f"{name} runs")  # type: ignore[misc]
+        entered_on_each(fleet)
         worker.sigterm()
         worker.wait_for_log("stopping", PATIENCE_SECONDS)
         exits_within(worker, CLOSING_SECONDS, signal.SIGINT)
@@ -173,7 +190,8 @@ def test_h2_workers_that_stop_in_the_middle_of_a_fire_say_nothing_strange(server
         jobs = {f"job{number}": job(items=4, seconds=0.05) for number in range(10)}
         workers = fleet.start(fleet.write("jobs.yml", jobs), "a", "b", "c", "d")
         for worker in workers:
-            fleet.wait_for_runs("job0", 1, lambda run, after=now(): run.scheduled_time > after)  # type: ignore[misc]
+            begun = now()
+            fleet.wait_for_runs("job0", 1, partial(_later, begun))
             worker.sigterm()
         assert [worker.wait_exit(PATIENCE_SECONDS) for worker in workers] == [0] * 4
         for worker in workers:

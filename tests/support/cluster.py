@@ -13,37 +13,31 @@ whoever else writes into the tree.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import yaml
 
-from ejpy.clock import SystemClock
 from ejpy.coordination.ledger import Entry, decode
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, view_of
-from ejpy.errors import RegistryUnavailable, SessionExpired
 from ejpy.registry.base import Node, Operation
-from ejpy.registry.zookeeper import ZooKeeperRegistry
 from ejpy.terms import Outcome
 from tests.support.jobs import RECORD_VARIABLE, Execution, read_executions
-from tests.support.waiting import PAUSE_SECONDS, wait_until
+from tests.support.observer import Observer
+from tests.support.waiting import wait_until
 from tests.support.workers import ROOT, WorkerProcess
 from tests.support.zookeeper import expire_session
-
-T = TypeVar("T")
 
 JOB = "counted"
 PATIENCE_SECONDS = 60.0
@@ -75,7 +69,7 @@ class Cluster:
         self._session_seconds = session_seconds
         self._config = directory / "jobs.yml"
         self.record = directory / "record.jsonl"
-        self._observer = _Observer(address)
+        self._observer = Observer(address)
         self._stack = ExitStack()
         job = {
             "class": "tests.support.jobs:RecordingJob",
@@ -284,41 +278,3 @@ def session_password(session_id: int) -> bytes:
         seed = (seed * 0x5DEECE66D + 0xB) & (1 << 48) - 1
         password += (seed >> 16 & 0xFFFFFFFF).to_bytes(4, "little")
     return password
-
-
-class _Observer:
-    """A session of the test's own, on a loop in a thread."""
-
-    def __init__(self, address: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="test-observer", daemon=True)
-        self._registry = ZooKeeperRegistry(address, session_timeout=4, clock=SystemClock())
-
-    def __enter__(self) -> _Observer:
-        self._thread.start()
-        self._run(self._registry.start(PATIENCE_SECONDS))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._run(self._registry.stop(1))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_SECONDS)
-        self._loop.close()
-
-    def ask(self, question: Callable[[ZooKeeperRegistry], Coroutine[Any, Any, T]]) -> T:
-        """The answer; asked again while the server does not answer."""
-
-        async def asked() -> T:
-            end = self._loop.time() + PATIENCE_SECONDS
-            while True:
-                try:
-                    return await question(self._registry)
-                except (RegistryUnavailable, SessionExpired):
-                    if self._loop.time() > end:
-                        raise
-                    await asyncio.sleep(PAUSE_SECONDS)
-
-        return self._run(asked())
-
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(2 * PATIENCE_SECONDS)

@@ -102,6 +102,7 @@ def test_a_stalled_instance_gets_nothing_unless_there_is_no_other() -> None:
     job = sharded(4, A, B)
     assert {move.to for move in moves_of(job, 4, stalled=[A])} == {B}
     assert moves_of(job, 4, stalled=[A, B]) == []
+    assert sorted(move.item for move in moves_of(job, 6, stalled=[A, B])) == [4, 5], "better late than never"
 
 
 def test_elasticjobs_strategies_are_applied_as_they_are() -> None:
@@ -242,6 +243,21 @@ def test_an_item_that_was_run_by_the_dead_does_not_wait_for_its_present_owner() 
     job.write_entry(0, running("10:29", C))
     job.join(B)
     assert plan_of(job, [Move(0, B)]).moves == (Move(0, B),)
+
+
+@pytest.mark.parametrize("assigned", [True, False])
+def test_an_item_that_a_live_worker_runs_past_its_assignment_gets_an_owner_at_once(assigned: bool) -> None:
+    """It was removed and made again during the run, or its owner has died: the new owner waits for the end of the run."""
+    job = sharded(1, C)
+    job.join(B)
+    job.write_entry(0, running("10:29", B))
+    job.leave(C)
+    if not assigned:
+        job.remove(job.paths.item_instance(0))
+    job.join(A)
+    job.commit(plan_of(job, [Move(0, A)]).batches[0])
+    assert job.owners == {0: A}
+    assert job.entry(0).running
 
 
 def test_an_overdue_item_is_marked_so_that_its_new_owner_knows_why() -> None:

@@ -109,6 +109,14 @@ def test_a_second_that_was_missed_by_a_late_look_is_merged_into_the_next() -> No
     assert recorded(step) == [NotRunRange(at("10:00"), at("10:00:01"), NotRun.MISSED)]
 
 
+def test_of_several_that_passed_only_the_last_can_be_on_time() -> None:
+    s = situation("10:00:02.2", parse("* * * * * ?", "UTC", now=at("00:00")), policy=policy(catch_up=CatchUp.ALL))
+    step = look(idle("10:00"), s)
+    assert claimed(step) == (at("10:00:01"), 1, Reason.CATCH_UP)
+    assert isinstance(step, Claim)
+    assert claimed(look(step.entry.end(Outcome.SUCCEEDED, 1, s.now), s)) == (at("10:00:02"), 1, Reason.SCHEDULED)
+
+
 def test_a_job_that_is_not_monitored_is_claimed_without_mark() -> None:
     step = look(idle("10:00"), situation("10:05", FIVES, policy=policy(monitored=False)))
     assert isinstance(step, Claim)
@@ -367,16 +375,37 @@ def test_the_run_of_a_lost_owner_is_not_taken_up_while_disabled(owner: str) -> N
     step = look(running("10:00", owner), s, enabled=False)
     assert isinstance(step, Write)
     assert (step.entry.outcome, step.entry.to_recover) == (Outcome.INTERRUPTED, False)
-    step = look(step.entry, s, enabled=False)
-    assert isinstance(step, Write)
-    assert step.entry.suspended
+    entry = at_rest(step.entry, s, enabled=False)
+    assert (entry.suspended, entry.accounted_until, entry.fire, entry.attempt) == (True, at("10:07"), at("10:00"), 1)
+
+
+def test_an_attempt_that_was_stopped_is_not_taken_up_while_disabled() -> None:
+    s = situation("10:03", FIVES, policy=policy(failover=True))
+    entry = at_rest(running("10:00", ME).interrupt(7, at("10:00:10"), recover=True), s, enabled=False)
+    assert (entry.suspended, entry.to_recover, entry.attempt) == (True, False, 1)
+    assert isinstance(look(entry, s), Write), "enabled again"
+    assert not at_rest(entry, s, enabled=True).to_recover
+
+
+def at_rest(entry: Entry, s: Situation, *, enabled: bool) -> Entry:
+    """The entry when nothing more is to be done about it."""
+    for _ in range(5):
+        step = look(entry, s, enabled=enabled)
+        if step is None:
+            return entry
+        assert isinstance(step, Write), step
+        entry = step.entry
+    raise AssertionError(f"it does not come to rest: {entry}")
 
 
 def recorded_or_claimed(entry: Entry, s: Situation, *, enabled: bool, held_since: str = "00:00") -> set[datetime]:
     """The instants of FIVES that are accounted for with a reason, when nothing is left to do."""
     fires: set[datetime] = set()
     ranges: set[NotRunRange] = set()
-    while isinstance(step := look(entry, s, enabled=enabled, held_since=held_since), Claim | Write):
+    for _ in range(20):
+        step = look(entry, s, enabled=enabled, held_since=held_since)
+        if not isinstance(step, Claim | Write):
+            break
         entry = step.entry
         ranges |= set(entry.not_run)
         if isinstance(step, Claim):
@@ -396,6 +425,12 @@ def test_what_passed_during_a_run_does_not_vanish_when_the_item_is_disabled_befo
     """The run lasts from 10:00 to 10:12, the item is disabled at 10:11: 10:05 and 10:10 were due."""
     s = situation("10:12", FIVES, policy=policy(misfire=misfire))
     assert {at("10:05"), at("10:10")} <= recorded_or_claimed(ran("10:00", "10:00", "10:12"), s, enabled=False)
+
+
+def test_what_was_due_under_a_changed_schedule_does_not_vanish_when_the_item_is_disabled_before_it_was_seen() -> None:
+    """From tens to fives at 10:01, disabled when its new owner first looks, at 10:07: 10:05 was due."""
+    s = situation("10:07", {BASIS: Instants("10:00", "10:10"), CHANGED: FIVES}, basis=CHANGED, changed_at="10:01")
+    assert at("10:05") in recorded_or_claimed(ran("10:00", "10:00", "10:00:30"), s, enabled=False, held_since="10:06")
 
 
 # ---- the schedule changed -------------------------------------------------------------------------------------------------

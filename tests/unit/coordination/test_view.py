@@ -61,7 +61,8 @@ def test_what_elasticjobs_tree_says(moment: str) -> None:
     }
     assert found.items == set(range(len(owners)))
     assert found.disabled_items == said.get("disabled", set())
-    assert found.servers == {"192.0.2.2": said.get("server", True)}
+    assert list(found.servers) == ["192.0.2.2"]
+    assert found.server_enabled("192.0.2.2") == said.get("server", True)
     assert (found.necessary, found.processing) == (said.get("necessary", False), False)
 
 
@@ -233,9 +234,11 @@ def test_nodes_of_elasticjob_that_ejpy_does_not_use_do_no_harm() -> None:
         job.put(job.paths.sharding + path, B if path == "/0/odd/instance" else A)
     job.put(f"{job.paths.servers}/10.0.0.1/below", "DISABLED")
     job.put(f"{job.paths.instances}-old")
+    job.put(f"{job.paths.instances}-old/{B}", session=5)
     assert job.view.assigned == {0: Assigned(A, 0)}
     assert list(job.view.instances) == [A]
-    assert job.view.servers == {"10.0.0.1": True}
+    assert list(job.view.servers) == ["10.0.0.1"]
+    assert job.view.server_enabled("10.0.0.1")
 
 
 parts = st.sampled_from(

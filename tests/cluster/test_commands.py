@@ -1,0 +1,414 @@
+"""The `ejpy` command as people use it: what it lists, what it refuses, which of file and registry counts, what it takes from
+the environment and the working directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ejpy.coordination.view import DISABLED, ENABLED
+from ejpy.registry.base import SetData
+from tests.support.cluster import PATIENCE_SECONDS, faults, run_ejpy
+from tests.support.fleet import NEVER, Fleet, job, now, sqlite_url, zookeeper_url
+from tests.support.waiting import wait_until
+from tests.support.workers import ROOT, WorkerProcess
+from tests.support.zookeeper import ZooKeeperServer
+
+CPU_SECONDS = 3.0
+"""What a refusal may take, of the processor: its wall time depends on who else is busy."""
+
+# ---- what is listed -----------------------------------------------------------------------------------------------
+
+JOB_FIELDS = ["job", "cron", "sharding_total_count", "instances", "leader", "status"]
+SHARD_FIELDS = ["item", "parameter", "instance", "status", "last_fire", "outcome", "attempt", "fencing_token"]
+
+
+def status_of(fleet: Fleet, name: str) -> str:
+    [status] = [row["status"] for row in fleet.rows("jobs", "list") if row["job"] == name]
+    return str(status)
+
+
+def table(text: str) -> list[list[str]]:
+    """The cells of a printed table, heading first; cells have two blanks between them."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not set(line.strip()) <= {"─", " "}]
+    return [re.split(r"\s{2,}", line) for line in lines]
+
+
+@pytest.mark.parametrize("registry", ["zookeeper", "sqlite"])
+def test_jobs_and_shards_are_listed_as_they_are(registry: str, server: ZooKeeperServer, tmp_path: Path) -> None:
+    """J8: statuses were shown wrong. Every field of both lists, in both forms, while an item runs, is idle, disabled, gone."""
+    url = sqlite_url(tmp_path) if registry == "sqlite" else zookeeper_url(server.address)
+    hold = tmp_path / "hold"
+    with Fleet(url, tmp_path) as fleet:
+        settings = {"sharding_item_parameters": {0: "Beijing", 1: "a=1, b"}}
+        jobs = {
+            "alpha": job(items=3, settings=settings, hold=str(hold)),
+            "beta": job(items=1, cron="0 0 12 ? * MON", settings={"disabled": True}),
+        }
+        jobs["beta"]["cron"] = NEVER
+        [worker] = fleet.start(fleet.write("jobs.yml", jobs), "a", options=("--ip", "10.1.1.1"))
+        instance = fleet.id_of(worker)
+        fleet.wait_for_fires("alpha", 1, items=3)
+        hold.touch()
+        wait_until(
+            lambda: len([run for run in fleet.runs("alpha") if run.end is None]) == 3, PATIENCE_SECONDS, "all items are held"
+        )
+
+        alpha, beta = fleet.rows("jobs", "list")
+        assert list(alpha) == list(beta) == JOB_FIELDS
+        assert list(alpha.values()) == ["alpha", "* * * * * ?", 3, 1, instance, "OK"]
+        assert list(beta.values()) == ["beta", NEVER, 1, 1, None, "DISABLED"]
+        rows = fleet.rows("shards", "list", "alpha")
+        held = {run.item: run for run in fleet.runs("alpha")}
+        for item, row in enumerate(rows):
+            assert list(row) == SHARD_FIELDS
+            fire, token = row.pop("last_fire"), row.pop("fencing_token")
+            assert datetime.fromisoformat(fire.replace("Z", "+00:00")) == held[item].scheduled_time
+            assert token == held[item].token
+            assert list(row.values()) == [item, ["Beijing", "a=1, b", None][item], instance, "RUNNING", None, 1]
+        heading, *lines = table(fleet.ejpy("jobs", "list").stdout)
+        assert heading == [field.replace("_", " ") for field in JOB_FIELDS]
+        assert lines[0] == ["alpha", "* * * * * ?", "3", "1", instance, "OK"]
+        assert lines[1] == ["beta", NEVER, "1", "1", "–", "DISABLED"]
+        heading, *lines = table(fleet.ejpy("shards", "list", "alpha").stdout)
+        assert heading == [field.replace("_", " ") for field in SHARD_FIELDS]
+        assert [line[:4] for line in lines] == [
+            ["0", "Beijing", instance, "RUNNING"],
+            ["1", "a=1, b", instance, "RUNNING"],
+            ["2", "–", instance, "RUNNING"],
+        ]
+
+        ip = fleet.paths("alpha").server("10.1.1.1")
+        fleet.change(SetData(ip, DISABLED))
+        hold.unlink()
+        wait_until(lambda: status_of(fleet, "alpha") == "DISABLED", PATIENCE_SECONDS, "alpha is disabled")
+
+        def idle() -> list[dict[str, Any]] | None:
+            rows = fleet.rows("shards", "list", "alpha")
+            return rows if {row["status"] for row in rows} == {"PENDING"} else None
+
+        for row in wait_until(idle, PATIENCE_SECONDS, "all items are idle"):
+            assert (row["outcome"], row["attempt"], row["instance"]) == ("succeeded", 1, instance)
+        fleet.change(SetData(ip, ENABLED))
+        wait_until(lambda: status_of(fleet, "alpha") == "OK", PATIENCE_SECONDS, "alpha is enabled")
+
+        worker.sigterm()
+        assert worker.wait_exit(PATIENCE_SECONDS) == 0
+        alpha, beta = fleet.rows("jobs", "list")
+        assert list(alpha.values()) == ["alpha", "* * * * * ?", 3, 0, None, "CRASHED"]
+        assert list(beta.values()) == ["beta", NEVER, 1, 0, None, "CRASHED"]
+        assert {row["status"] for row in fleet.rows("shards", "list", "alpha")} == {"SHARDING_FLAG"}
+
+        unknown = fleet.ejpy("shards", "list", "gamma")
+        assert (unknown.returncode, unknown.stdout) == (1, "")
+        assert "there is no job 'gamma'" in unknown.stderr
+        assert len(unknown.stderr.splitlines()) == 1
+
+
+def test_an_empty_namespace_has_no_jobs(server: ZooKeeperServer, tmp_path: Path) -> None:
+    with Fleet(zookeeper_url(server.address), tmp_path) as fleet:
+        assert fleet.rows("jobs", "list") == []
+        assert fleet.ejpy("shards", "list", "alpha").returncode == 1
+
+
+@pytest.mark.parametrize("command", [("jobs", "list"), ("shards", "list", "alpha")])
+def test_a_list_without_registry_is_refused(command: tuple[str, ...]) -> None:
+    done = run_ejpy(*command, timeout=PATIENCE_SECONDS)
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert "--registry" in line
+    assert "EJPY_REGISTRY" in line
+
+
+@pytest.mark.parametrize("url", ["mysql://host/x", "zookeeper://", "sqlite://", "nonsense"])
+def test_a_registry_url_that_cannot_be_is_refused(url: str) -> None:
+    done = run_ejpy("jobs", "list", "--registry", url, timeout=PATIENCE_SECONDS)
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("registry: ")
+
+
+# ---- G4 -----------------------------------------------------------------------------------------------------------
+
+GOOD = {"class": "tests.support.jobs:RecordingJob", "cron": "'* * * * * ?'", "sharding_total_count": "1"}
+
+
+def bad(**changes: str | None) -> str:
+    """A file with a good job `fine` and a job `faulty`, some of whose keys are changed (None: left out)."""
+    lines = ["jobs:"]
+    for name, keys in {"fine": GOOD, "faulty": {**GOOD, **changes}}.items():
+        lines.append(f"  {name}:")
+        lines += [f"    {key}: {value}" for key, value in keys.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+BAD_FILES = {
+    "misspelled key": (bad(shardingTotalcount="3"), [r":9: job 'faulty': shardingTotalcount: .*did you mean shardingTotalCount"]),
+    "strategy": (bad(jobShardingStrategyType="ROUNDROBIN"), [r":9: job 'faulty': jobShardingStrategyType: .*ROUND_ROBIN"]),
+    "no cron": (bad(cron=None), [r":6: job 'faulty': cron: required"]),
+    "no class": (bad(**{"class": None}), [r":6: job 'faulty': class: required"]),
+    "no such module": (bad(**{"class": "nowhere.jobs:Job"}), [r":7: job 'faulty': class: .*nowhere"]),
+    "no such class": (
+        bad(**{"class": "tests.support.jobs:RecordinJob"}),
+        [r":7: job 'faulty': class: .*did you mean RecordingJob"],
+    ),
+    "unquoted cron": (bad(cron="*/5 * * * * ?"), [r":8: job 'faulty': cron: .*quotes"]),
+    "never fires": (bad(cron="'0 0 0 31 2 ?'"), [r":8: job 'faulty': cron: "]),
+    "no items": (bad(sharding_total_count="0"), [r":9: job 'faulty': sharding_total_count: '0'"]),
+    "executor": (bad(executor="asyncio"), [r":10: job 'faulty': executor: asyncio cannot run"]),
+    "several": (
+        bad(cron="'* *'", sharding_total_count="-1", failover="perhaps", timeout="soon"),
+        [
+            r":8: job 'faulty': cron: ",
+            r":9: job 'faulty': sharding_total_count: ",
+            r":10: job 'faulty': failover: ",
+            r":11: job 'faulty': timeout: ",
+        ],
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Refused:
+    """How a command ended."""
+
+    code: int
+    lines: list[str]
+    output: str
+    cpu_seconds: float
+
+
+def refused(command: str, config: Path, url: str | None) -> Refused:
+    arguments = [str(Path(sys.executable).with_name("ejpy")), command, "--config", str(config)]
+    arguments += ["--registry", url] if url else []
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EJPY_")}
+    errors = config.with_suffix(f".{command}.err")
+    with errors.open("wb") as error_file, config.with_suffix(f".{command}.out").open("wb") as output_file:
+        process = subprocess.Popen(
+            arguments,
+            cwd=config.parent,
+            env={**environment, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=output_file,
+            stderr=error_file,
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    output = config.with_suffix(f".{command}.out").read_text()
+    return Refused(process.returncode, errors.read_text().splitlines(), output, usage.ru_utime + usage.ru_stime)
+
+
+@pytest.mark.parametrize("command", ["worker", "check"])
+@pytest.mark.parametrize("fault", BAD_FILES)
+def test_g4_a_bad_file_is_refused_at_once_with_all_its_errors(fault: str, command: str, tmp_path: Path) -> None:
+    """G4: typos were ignored in silence, errors were not readable. One line for each, with file, line, job and key."""
+    text, wanted = BAD_FILES[fault]
+    config = tmp_path / "jobs.yml"
+    config.write_text(text)
+    url = sqlite_url(tmp_path) if command == "worker" else None
+    done = refused(command, config, url)
+    assert (done.code, done.output) == (2, "")
+    assert len(done.lines) == len(wanted), done.lines
+    for line, pattern in zip(done.lines, wanted, strict=True):
+        assert line.startswith(str(config)), line
+        assert re.search(pattern, line), line
+    assert done.cpu_seconds < CPU_SECONDS
+    assert not (tmp_path / "registry.db").exists()
+
+
+def test_g4_nothing_of_a_bad_file_is_written_to_the_registry(server: ZooKeeperServer, tmp_path: Path) -> None:
+    with Fleet(zookeeper_url(server.address), tmp_path) as fleet:
+        config = tmp_path / "jobs.yml"
+        config.write_text(BAD_FILES["several"][0])
+        before = fleet.tree().keys()
+        assert refused("worker", config, fleet.url).code == 2
+        assert fleet.tree().keys() - before == set()
+        assert not [path for path in fleet.tree() if path.startswith(fleet.namespace)]
+
+
+def test_a_good_file_is_checked_without_a_registry(tmp_path: Path) -> None:
+    """F14: the fires shown carry their offset."""
+    config = tmp_path / "jobs.yml"
+    settings = {"time_zone": "Asia/Shanghai"}
+    config.write_text(json.dumps({"jobs": {"nightly": job(cron="0 30 2 * * ?", items=3, settings=settings)}}))
+    done = run_ejpy("check", "--config", str(config), timeout=PATIENCE_SECONDS)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nightly: 3 items" in done.stdout
+    assert len(re.findall(r"02:30:00\+08:00", done.stdout)) == 3
+    assert "no errors" in done.stdout
+    rows = json.loads(run_ejpy("check", "--config", str(config), "-o", "json", timeout=PATIENCE_SECONDS).stdout)
+    assert [(row["job"], row["sharding_total_count"], len(row["next_fires"])) for row in rows] == [("nightly", 3, 3)]
+
+
+# ---- G5, G6: what counts, the file or the registry ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("registry", ["zookeeper", "sqlite"])
+def test_g5_a_job_of_another_class_is_refused_and_the_first_is_not_disturbed(
+    registry: str, server: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """G5: two classes under one name. The second worker says so and runs its other jobs; with `overwrite` it would take over."""
+    url = sqlite_url(tmp_path) if registry == "sqlite" else zookeeper_url(server.address)
+    with Fleet(url, tmp_path) as fleet:
+        [first] = fleet.start(fleet.write("first.yml", {"orders": job(items=2)}), "first")
+        fleet.wait_for_fires("orders", 1, items=2)
+        before = fleet.nodes("orders")
+        other = job(items=4, body="tests.cluster.misbehaving:Raising")
+        [second] = fleet.start(fleet.write("second.yml", {"orders": other, "own": job()}), "second")
+        fleet.wait_for_fires("own", 1)
+        fires = fleet.wait_for_fires("orders", 2, items=2)
+        [error] = [event for event in second.events if event["level"] == "ERROR"]
+        for word in ("'orders'", "tests.support.jobs:RecordingJob", "tests.cluster.misbehaving:Raising", "overwrite"):
+            assert word in error["message"]
+        runs = [run for fire in fires for by_item in fleet.fires("orders")[fire].values() for run in by_item]
+        assert {(run.pid, run.attempt) for run in runs} == {(first.pid, 1)}
+        assert {path: node.data for path, node in fleet.nodes("orders").items()} == {p: n.data for p, n in before.items()}
+
+        alone = fleet.write("alone.yml", {"orders": other})
+        [third] = fleet.launch(alone, "third")
+        assert third.wait_exit(PATIENCE_SECONDS) == 2
+        assert "tests.cluster.misbehaving:Raising" in third.log
+        assert "Traceback" not in third.log
+        fleet.stop()
+
+
+def warnings_of(worker: WorkerProcess) -> list[str]:
+    return [event["message"] for event in worker.events if event["level"] == "WARNING" and "overwrite" in event["message"]]
+
+
+@pytest.mark.parametrize("registry", ["zookeeper", "sqlite"])
+def test_g6_the_registry_counts_until_a_file_overwrites(registry: str, server: ZooKeeperServer, tmp_path: Path) -> None:
+    """G6: users could not tell which of file and registry counts. Without `overwrite` the registry does, for everything, and
+    one warning names what differs. With it all workers switch without a restart."""
+    url = sqlite_url(tmp_path) if registry == "sqlite" else zookeeper_url(server.address)
+    with Fleet(url, tmp_path) as fleet:
+        stored = job(items=2, settings={"sharding_item_parameters": "0=old", "description": "first"})
+        [first] = fleet.start(fleet.write("first.yml", {"orders": stored}), "first")
+        fleet.wait_for_fires("orders", 1, items=2)
+        assert warnings_of(first) == []
+
+        differing = job(
+            cron=NEVER,
+            items=4,
+            settings={"sharding_item_parameters": "0=new", "description": "first", "failover": True, "misfire": False},
+        )
+        [second] = fleet.start(fleet.write("second.yml", {"orders": differing}), "second")
+        fleet.wait_until_shared("orders", 2, first, second)
+        [fire] = fleet.wait_for_fires("orders", 1, items=2)
+        runs = {item: run for item, [run] in fleet.fires("orders")[fire].items()}
+        assert {item: (run.total, run.parameter) for item, run in runs.items()} == {0: (2, "old"), 1: (2, None)}
+        assert {run.pid for run in runs.values()} == {first.pid, second.pid}
+        [warning] = warnings_of(second)
+        for key, file, registry_value in (("cron", NEVER, "* * * * * ?"), ("sharding_total_count", "4", "2")):
+            assert re.search(rf"{key}: file '?{re.escape(file)}'?, registry '?{re.escape(registry_value)}'?", warning), warning
+        for key in ("sharding_item_parameters", "failover", "misfire"):
+            assert f"{key}: " in warning
+        assert "description" not in warning
+
+        overwriting = {**stored, "sharding_total_count": 3, "sharding_item_parameters": "0=new", "cron": "0/2 * * * * ?"}
+        third_file = fleet.write("third.yml", {"orders": {**overwriting, "overwrite": True}})
+        [third] = fleet.start(third_file, "third")
+        workers = first, second, third
+        fleet.wait_until_shared("orders", 3, *workers)
+        changed = now()
+        assert warnings_of(third) == []
+        fires = fleet.wait_for_fires("orders", 2, items=3, after=changed)
+        assert [fire.second % 2 for fire in fires] == [0, 0]
+        for fire in fires:
+            runs = {item: run for item, [run] in fleet.fires("orders")[fire].items()}
+            assert {run.total for run in runs.values()} == {3}
+            assert runs[0].parameter == "new"
+            assert {run.pid for run in runs.values()} == {worker.pid for worker in workers}
+        assert not [run for run in fleet.runs("orders") if run.scheduled_time > changed and run.scheduled_time.second % 2]
+        assert [worker.alive for worker in workers] == [True] * 3
+        [row] = fleet.rows("jobs", "list")
+        assert (row["cron"], row["sharding_total_count"]) == ("0/2 * * * * ?", 3)
+        version = fleet.nodes("orders")[fleet.paths("orders").config].version
+        [fourth] = fleet.start(third_file, "fourth")
+        assert fleet.nodes("orders")[fleet.paths("orders").config].version == version, "what is the same was written again"
+        fleet.stop()
+
+
+# ---- environment, working directory, help -------------------------------------------------------------------------
+
+OPTIONS = {
+    "worker": ["CONFIG", "REGISTRY", "CONNECTION_TIMEOUT", "GRACE", "IP", "POOL_SIZE", "PROCESSES", "LOG_LEVEL", "LOG_FORMAT"],
+    "check": ["CONFIG", "OUTPUT"],
+    "jobs list": ["REGISTRY", "CONNECTION_TIMEOUT", "OUTPUT"],
+    "shards list": ["REGISTRY", "CONNECTION_TIMEOUT", "OUTPUT"],
+}
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_help_names_an_environment_variable_for_every_option(command: str) -> None:
+    done = run_ejpy(*command.split(), "--help", timeout=PATIENCE_SECONDS)
+    assert done.returncode == 0
+    text = " ".join(done.stdout.split())
+    assert sorted(set(re.findall(r"EJPY_[A-Z_]+", text))) == sorted(f"EJPY_{name}" for name in OPTIONS[command])
+    flags = {flag for flag in re.findall(r"--[a-z-]+", text) if flag != "--help"}
+    assert flags >= {f"--{name.lower().replace('_', '-')}" for name in OPTIONS[command]}
+
+
+OWN_JOB = """\
+import os
+from ejpy import ShardedJob
+
+class Own(ShardedJob):
+    def execute(self, shard_ctx):
+        shard_ctx.log.info("own job of %s at %s", shard_ctx.sharding_total_count, os.getcwd())
+"""
+
+
+class ByEnvironment(WorkerProcess):
+    """A worker that is told everything by environment variables, and finds its modules without PYTHONPATH."""
+
+    def __init__(self, config: Path, url: str, cwd: Path, env: Mapping[str, str], name: str) -> None:
+        super().__init__(config, url, cwd, {**env, "EJPY_CONFIG": str(config), "EJPY_REGISTRY": url}, name)
+        self._command = self._command[:2]
+        del self._environment["PYTHONPATH"]
+
+
+@pytest.fixture
+def own_directory(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "elsewhere"
+    directory.mkdir()
+    (directory / "own_jobs.py").write_text(OWN_JOB)
+    yield directory
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_everything_by_environment_with_a_class_of_the_working_directory(
+    executor: str, server: ZooKeeperServer, own_directory: Path
+) -> None:
+    url = zookeeper_url(server.address)
+    with Fleet(url, own_directory) as fleet:
+        config = fleet.write("jobs.yml", {"own": job(body="own_jobs:Own", settings={"executor": executor})})
+        variables = {"EJPY_IP": "10.7.7.7", "EJPY_GRACE": "1.25", "EJPY_LOG_FORMAT": "json"}
+        with ByEnvironment(config, url, own_directory, variables, "own") as worker:
+            worker.wait_ready(PATIENCE_SECONDS)
+            worker.wait_for_log(rf"own job of 1 at {re.escape(str(own_directory))}", PATIENCE_SECONDS)
+            assert fleet.id_of(worker).startswith("10.7.7.7@-@")
+            assert fleet.view("own").servers.keys() == {"10.7.7.7"}
+            os.kill(worker.pid, signal.SIGINT)
+            worker.wait_for_log(r"bodies may run for 1\.25 s", PATIENCE_SECONDS)
+            assert worker.wait_exit(PATIENCE_SECONDS) == 0
+            assert not faults(worker)
+        listed = subprocess.run(
+            [str(Path(sys.executable).with_name("ejpy")), "jobs", "list"],
+            env={**os.environ, "EJPY_REGISTRY": url, "EJPY_OUTPUT": "json"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert [row["job"] for row in json.loads(listed.stdout)] == ["own"]
