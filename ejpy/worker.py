@@ -198,9 +198,10 @@ class Worker:
         loop = asyncio.get_running_loop()
         until = loop.time() + grace
         self._timer.stop()
-        await _within(min(DRAIN_SECONDS, grace), (job.drain() for job in self._jobs))
-        settled = asyncio.ensure_future(_all(job.settled() for job in self._jobs))
         cancelled = asyncio.ensure_future(self._cancel.wait())
+        draining = asyncio.ensure_future(_within(min(DRAIN_SECONDS, grace), [job.drain() for job in self._jobs]))
+        await asyncio.wait({draining, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+        settled = asyncio.ensure_future(_all([job.settled() for job in self._jobs]))
         await asyncio.wait({settled, cancelled}, timeout=max(0.0, until - loop.time()), return_when=asyncio.FIRST_COMPLETED)
         if not settled.done():
             why = "a second signal came" if self._cancel.is_set() else f"the grace period of {grace:g} s is over"
@@ -208,6 +209,7 @@ class Worker:
                 for attempt in job.cancel(why):
                     logger.warning("%s: told to stop: %s", why, attempt.task_id, extra=_about(attempt))
             await asyncio.wait({settled}, timeout=CANCEL_SECONDS)
+        await draining
         for waiting in (settled, cancelled):
             waiting.cancel()
             await asyncio.wait({waiting})

@@ -35,7 +35,11 @@ NOT_RUN_KEPT = 32
 
 
 class BrokenEntry(RegistryError):
-    """A ledger node does not hold an entry. The item stays idle until an operator deletes the node."""
+    """A ledger node does not hold an entry. Its item starts anew, at its next fire; tokens grow all the same."""
+
+
+class NewerEntry(BrokenEntry):
+    """An entry of a later ejpy, whose meaning is unknown here. It must not be overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +191,8 @@ def decode(data: bytes, revision: int, path: str) -> Entry:
     try:
         fields = json.loads(data)
         json.dumps(fields, ensure_ascii=False).encode()  # what cannot be written again must not be taken in
+        if isinstance(fields["v"], int) and fields["v"] > _VERSION:
+            raise NewerEntry(f"{path}: of a later ejpy (format {fields['v']}); the item is left alone: upgrade this worker")
         if fields["v"] != _VERSION:
             raise ValueError(f"its format is {fields['v']!r}, this ejpy knows {_VERSION}")
         running = bool(fields.get("running"))
@@ -212,9 +218,7 @@ def decode(data: bytes, revision: int, path: str) -> Entry:
             hand_over=bool(fields.get("hand_over")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise BrokenEntry(
-            f"{path}: not a ledger entry ({type(error).__name__}: {error}); delete the node to start the item anew"
-        ) from error
+        raise BrokenEntry(f"{path}: not a ledger entry ({type(error).__name__}: {error})") from error
 
 
 def _text(time: datetime | None) -> str | None:

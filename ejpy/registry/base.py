@@ -23,7 +23,8 @@ What a caller may rely on:
 * A watch callback is a hint to look again. It may come late, twice, or merged with others; none is lost while the
   registry is CONNECTED, and after an interruption a hint for "anything" (`None`) comes.
 
-Paths are absolute, start with "/", have no trailing "/", no empty part. The root "/" always exists.
+Paths are absolute, start with "/", have no trailing "/", no empty part. The root "/" always exists. A call with another
+path raises ValueError and is not sent (`check_path`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+
+from ejpy.errors import RequestTooLarge
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +214,7 @@ class Registry(ABC):
     ) -> str:
         """Make a node at `prefix` + ten digits that grow with each such call under the same parent; returns its path.
 
-        The parent must exist (GuardFailed NO_NODE otherwise).
+        The parent must exist (GuardFailed NO_NODE otherwise). `prefix` may end in "/". Raises RequestTooLarge.
         """
 
     # -- watches --
@@ -230,6 +233,23 @@ def operation_bytes(operation: Operation) -> int:
     """An upper estimate of what an operation takes in a request, in bytes."""
     data = operation.data if isinstance(operation, (Create, SetData)) else b""
     return 64 + len(operation.path.encode()) + len(data)
+
+
+def refuse_too_large(operations: Sequence[Operation], max_operations: int, max_bytes: int) -> None:
+    """Raise RequestTooLarge if `operations` are more than a registry with these limits takes in one transaction."""
+    size = sum(map(operation_bytes, operations))
+    if len(operations) > max_operations or size > max_bytes:
+        raise RequestTooLarge(
+            f"{len(operations)} operations of {size} bytes ({operations[0].path} …); at most {max_operations} operations"
+            f" and {max_bytes} bytes go into one transaction: divide it"
+        )
+
+
+def check_path(path: str) -> str:
+    """`path`, if it is as the module's text promises. Raises ValueError otherwise."""
+    if path != "/" and (not path.startswith("/") or path.endswith("/") or "//" in path):
+        raise ValueError(f'{path!r} is no path of a registry: it must start with "/", not end in it, and have no empty part')
+    return path
 
 
 def parent_of(path: str) -> str:

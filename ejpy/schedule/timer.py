@@ -67,7 +67,8 @@ class FireTimer:
         self._arm_check()
 
     def _wall_offset(self) -> float:
-        return self._clock.now().timestamp() - self._clock.monotonic()
+        """Against the clock that the loop waits by, which stands still while the machine sleeps."""
+        return self._clock.now().timestamp() - asyncio.get_running_loop().time()
 
 
 class _Instants(BaseTrigger):  # type: ignore[misc]  # APScheduler has no type hints

@@ -37,8 +37,10 @@ class Item:
     """None: to be read."""
     version: int | None = None
     """None: there is no node yet."""
-    doubt: Entry | None = None
+    doubt: Change | None = None
     """A claim whose outcome is unknown."""
+    blocked: bool = False
+    """Its entry cannot be understood and must not be touched."""
     execution: Execution | None = None
     """Its body was started here and its end is not settled yet."""
     ended: Ended | None = None
@@ -49,9 +51,26 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Change:
+    """What is about to be written of an item."""
+
     item: Item
     entry: Entry
     claim: bool = False
+    session_id: int | None = None
+    """The session that a claim is made in."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """The execution of an attempt that no runner took."""
+
+    attempt: Attempt
+
+    def cancel(self, why: str) -> None:
+        """There is nothing to stop."""
+
+    def withdraw(self) -> None:
+        """It has ended already."""
 
 
 def takes_over(change: Change) -> bool:

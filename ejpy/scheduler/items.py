@@ -23,19 +23,19 @@ from typing import Any
 
 from ejpy.coordination import claims
 from ejpy.coordination.claims import Claim, Situation, Wait
-from ejpy.coordination.ledger import BrokenEntry, decode, encode, new_entry
+from ejpy.coordination.ledger import BrokenEntry, Entry, NewerEntry, decode, encode, new_entry
 from ejpy.coordination.paths import JobPaths
-from ejpy.errors import GuardFailed, OutcomeUnknown, RegistryError, RegistryUnavailable, SessionExpired
+from ejpy.errors import GuardFailed, GuardFailure, OutcomeUnknown, RegistryError
 from ejpy.execution.base import Attempt, Ended
 from ejpy.history.records import AttemptEnded, AttemptStarted, FiresNotRun, Journal
 from ejpy.logs import fields
-from ejpy.registry.base import Check, Create, Node, Operation, SessionState, SetData, in_transactions, operation_bytes
+from ejpy.registry.base import Check, Create, Node, Operation, SessionState, SetData, ancestors, in_transactions, operation_bytes
 from ejpy.scheduler import checkpoints
 from ejpy.scheduler.host import RETRY_SECONDS, Deed, Host
-from ejpy.scheduler.item import Change, Item, Look, end_of, granted, takes_over
+from ejpy.scheduler.item import Change, Item, Look, NotStarted, end_of, granted, takes_over
 
 CLAIM_AHEAD = 256
-"""Attempts that may wait for a place in the pool. With more, nothing new is claimed: another worker may be free."""
+"""While so many attempts wait for a place in the pool nothing new is claimed: another worker may be free."""
 
 GATHER_ENDS_SECONDS = 0.05
 """How long the first item that ends waits for the others of its fire, so that their ends share a transaction."""
@@ -60,6 +60,7 @@ class Items:
         self._items: dict[int, Item] = {}
         self._round = Deed("claiming and recording", again, log)
         self._gathering: asyncio.TimerHandle | None = None
+        self._waking: asyncio.TimerHandle | None = None
         self._settled: list[asyncio.Future[None]] = []
 
     # -- events --
@@ -117,8 +118,9 @@ class Items:
             await waiter
 
     async def close(self) -> None:
-        if self._gathering is not None:
-            self._gathering.cancel()
+        for timer in (self._gathering, self._waking):
+            if timer is not None:
+                timer.cancel()
         await self._round.cancel()
 
     # -- the look --
@@ -141,8 +143,7 @@ class Items:
     def _todo(self, look: Look) -> tuple[list[Change], list[Item]]:
         changes: list[Change] = []
         watches: list[Item] = []
-        loop = asyncio.get_running_loop()
-        room = CLAIM_AHEAD - look.runner.waiting
+        saturated = look.runner.waiting >= CLAIM_AHEAD
         for item in self._items.values():
             entry = item.entry
             if entry is None:
@@ -151,12 +152,12 @@ class Items:
                 if item.ended is not None and self._gathering is None:
                     changes.append(Change(item, end_of(entry, item.ended, look.situation.policy.failover)))
             elif item.doubt is not None:
-                if granted(entry, item.doubt):  # also if the item is not assigned to this worker any more
-                    self._start(item, look)
+                doubt, item.doubt = item.doubt, None
+                if granted(entry, doubt.entry):  # also if the item is not assigned to this worker any more
+                    self._start(item, look, doubt.session_id)
                 else:
-                    item.doubt = None
                     self._again()
-            elif item.held_since is None or not look.may_claim:
+            elif item.blocked or item.held_since is None or not look.may_claim:
                 continue
             elif item.version is None:
                 changes.append(Change(item, entry))
@@ -167,16 +168,28 @@ class Items:
                     if not item.watched:
                         watches.append(item)
                         if step.until is not None:
-                            loop.call_later((step.until - look.situation.now).total_seconds(), self._again)
+                            self._again_in((step.until - look.situation.now).total_seconds())
                 elif isinstance(step, Claim):
-                    room -= 1
-                    if room >= 0:
-                        changes.append(Change(item, step.entry, claim=True))
+                    if saturated:
+                        self._again_in(RETRY_SECONDS)
+                    else:
+                        changes.append(Change(item, step.entry, claim=True, session_id=self._host.registry.session_id))
                 elif step is not None:
                     changes.append(Change(item, step.entry))
-        if room < 0:
-            loop.call_later(RETRY_SECONDS, self._again)
         return changes, watches
+
+    def _again_in(self, seconds: float) -> None:
+        """Look again at the latest then; one timer, whoever asks."""
+        loop = asyncio.get_running_loop()
+        when = loop.time() + max(0.0, seconds)
+        if self._waking is None or when < self._waking.when():
+            if self._waking is not None:
+                self._waking.cancel()
+            self._waking = loop.call_at(when, self._wake)
+
+    def _wake(self) -> None:
+        self._waking = None
+        self._again()
 
     # -- rounds --
 
@@ -189,43 +202,56 @@ class Items:
         return True
 
     async def _write_round(self, changes: list[Change], watches: list[Item], look: Look) -> bool:
-        for item in watches:
-            try:
-                await self._watch(item, look)
-            except RegistryError as error:
-                self._log.info("ledger not watched: %s", error)
-                return False
         try:
             changes = await self._without_living_owners(changes)
+            written = await self._write(changes, look) if changes else True
+            await asyncio.gather(*(self._watch(item, look) for item in watches))
         except RegistryError as error:
-            self._log.info("owners not looked up: %s", error)
+            self._log.info("not done: %s", error)
             return False
-        if not changes:
-            return True
+        return written
+
+    async def _write(self, changes: list[Change], look: Look) -> bool:
+        """Write what fits into one transaction. False: not now. Raises RegistryError if it was certainly not applied."""
         operations = self._fitting([self._operation(change) for change in changes])
         changes = changes[: len(operations)]  # the rest is for the next round
+        before = [change.item.entry for change in changes]
         if any(change.claim for change in changes):
             operations.append(Check(self._paths.instance(self._host.instance_id)))
         try:
             committed = await self._host.group.commit(operations, not_after=self._host.registry.lease_until)
         except GuardFailed as error:
-            self._log.info("somebody else was first: %s", error)
+            self._log.info("a condition did not hold, looking again: %s", error)
             for change in changes:
                 change.item.entry = None
-            return True
+            return error.failure is not GuardFailure.NO_NODE or await self._restore_ledger_root()
         except OutcomeUnknown as error:
             self._log.warning("outcome of a write unknown, reading it back: %s", error)
             for change in changes:
                 change.item.entry = None
                 if change.claim:
-                    change.item.doubt = change.entry
+                    change.item.doubt = change
             return True
-        except (RegistryUnavailable, SessionExpired) as error:
-            self._log.info("not written: %s", error)
-            return False
-        for change, version in zip(changes, committed.versions, strict=False):  # a check may follow the changes
-            self._applied(change, version, committed.revision, look)
+        claimed: list[Change] = []
+        for change, entry, version in zip(changes, before, committed.versions, strict=False):  # a check may follow
+            self._applied(change, entry, version, committed.revision)
+            if change.claim:
+                claimed.append(change)
+            elif change.item.execution is not None:
+                self._settle(change.item, recorded=True)
+        for change in claimed:
+            self._start(change.item, look, change.session_id)
         return True
+
+    async def _restore_ledger_root(self) -> bool:
+        """Somebody removed the node that the ledger entries are below."""
+        paths = [*ancestors(self._paths.term), self._paths.term]
+        nodes = await self._host.registry.read(paths)
+        missing: list[Operation] = [Create(path) for path, node in zip(paths, nodes, strict=True) if node is None]
+        if missing:
+            self._log.error("the ledger was removed while the job runs: its items start anew at their next fires")
+            await self._host.group.commit([Check(self._paths.instance(self._host.instance_id)), *missing])
+        return False
 
     async def _without_living_owners(self, changes: list[Change]) -> list[Change]:
         """Leave out what would take a running item from an owner who is alive after all.
@@ -253,19 +279,15 @@ class Items:
         path, data = self._paths.ledger(change.item.number), encode(change.entry)
         return Create(path, data) if change.item.version is None else SetData(path, data, change.item.version)
 
-    def _applied(self, change: Change, version: int, revision: int, look: Look) -> None:
-        item, before = change.item, change.item.entry
-        item.entry, item.version = change.entry, version
+    def _applied(self, change: Change, before: Entry | None, version: int, revision: int) -> None:
+        item = change.item
+        item.entry = replace(change.entry, token=revision) if change.claim else change.entry
+        item.version = version
         if before is not None and change.entry.not_run != before.not_run:
             last = change.entry.not_run[-1]
             extended = before.not_run and before.not_run[-1].after == last.after
             after = before.not_run[-1].until if extended else last.after
             self._journal.write(FiresNotRun(self._paths.job, item.number, after, last.until, last.why, self._host.instance_id))
-        if change.claim:
-            item.entry = replace(change.entry, token=revision)
-            self._start(item, look)
-        elif item.execution is not None:
-            self._settle(item, recorded=True)
 
     async def _read(self, items: list[Item], situation: Situation) -> None:
         paths = [self._paths.ledger(item.number) for item in items]
@@ -277,8 +299,13 @@ class Items:
             item.entry, item.version = new_entry(situation.basis, situation.now), None
         else:
             item.version = node.version
+            item.blocked = False
             try:
                 item.entry = decode(node.data, node.revision, path)
+            except NewerEntry as error:
+                self._log.error("%s", error, extra=fields(item=item.number))
+                item.entry = new_entry(situation.basis, situation.now)
+                item.blocked = True
             except BrokenEntry as error:
                 self._log.error("%s; the item starts anew at its next fire", error, extra=fields(item=item.number))
                 item.entry = new_entry(situation.basis, situation.now)
@@ -306,23 +333,30 @@ class Items:
 
     # -- bodies --
 
-    def _start(self, item: Item, look: Look) -> None:
+    def _start(self, item: Item, look: Look, session_id: int | None) -> None:
+        """Start the body of a claim that was made in the session `session_id`. If that is over, others may have seen its owner
+        die: then the body is not entered, and the claim is given back."""
         entry, registry, clock = item.entry, self._host.registry, self._host.clock
         assert entry is not None
         assert entry.token is not None
-        item.doubt = None
         item.superseded = False
         item.ended = None
-        session_id = registry.session_id
 
         def may_enter() -> bool:
             return registry.session_id == session_id and clock.monotonic() < registry.lease_until
 
         attempt = look.attempt_of(item.number, entry, entry.token)
         self._journal.write(AttemptStarted(attempt, self._host.instance_id))
-        item.execution = look.runner.start(
-            attempt, may_enter=may_enter, save_checkpoint=self.save_checkpoint, on_ended=self._on_ended
-        )
+        try:
+            item.execution = look.runner.start(
+                attempt, may_enter=may_enter, save_checkpoint=self.save_checkpoint, on_ended=self._on_ended
+            )
+        except (OSError, RuntimeError) as error:  # no thread, no process to be had: the fire is given back, and tried again
+            self._log.error("cannot start a body: %s", error, extra=fields(item=item.number))
+            item.execution = NotStarted(attempt)
+            item.ended = Ended(None, None, clock.now())
+            if self._gathering is None:
+                self._gathering = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._ends_gathered)
 
     def _on_ended(self, attempt: Attempt, ended: Ended) -> None:
         item = self._items.get(attempt.sharding_item)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import datetime
 from enum import Enum
 
@@ -94,7 +94,9 @@ class JobScheduler:
         self._phase = Phase.DRAINING
         self._host.timer.remove(self.name)
         self._items.withdraw_waiting()
-        await self._tell(self._membership.drain)
+        self._membership.draining = True
+        if self._host.registry.state is SessionState.CONNECTED:
+            await self._say_draining()
         self.look_again()
 
     async def settled(self) -> None:
@@ -112,20 +114,16 @@ class JobScheduler:
     async def leave(self) -> None:
         """Remove this instance, and end taking part. What still runs here counts as interrupted by now."""
         phase, self._phase = self._phase, Phase.GONE
+        resignation = self._leadership.resignation()
         await self._leadership.close()
         await self._items.close()
         await self._registering.cancel()
-        if phase is not Phase.DISMISSED:
-            await self._tell(self._membership.leave)
+        if phase is not Phase.DISMISSED and self._host.registry.state is SessionState.CONNECTED:
+            try:
+                await self._membership.leave(resignation)
+            except RegistryError as error:
+                self._log.warning("its nodes were not removed, and go with the session: %s", error)
         self._mirror.close()
-
-    async def _tell(self, deed: Callable[[JobView], Awaitable[None]]) -> None:
-        if self._host.registry.state is not SessionState.CONNECTED:
-            return
-        try:
-            await deed(view_of(self._mirror.nodes, self._paths))
-        except RegistryError as error:
-            self._log.warning("the registry was not told: %s", error)
 
     # -- what wakes it --
 
@@ -175,10 +173,12 @@ class JobScheduler:
                 self._registering.begin(self._register_again())
             elif self._host.ip not in view.servers:
                 self._registering.begin(self._restore_server())
+            elif self._phase is Phase.DRAINING and not view.instances[self._host.instance_id].draining:
+                self._registering.begin(self._say_draining())
         self._look_at_config()
         self._items.assign(self._mine(view), now)
         willing = self._phase is Phase.ACTIVE and self._registered(view) and view.server_enabled(self._host.ip)
-        self._leadership.look(view, self.config, now, willing=willing)
+        self._leadership.look(view, self.config, self._schedules.of(self._basis()), now, willing=willing)
         if len(view.assigned) >= self.config.sharding_total_count or not view.enabled:
             self._ready.set()
 
@@ -272,11 +272,18 @@ class JobScheduler:
             return False
         return True
 
+    async def _say_draining(self) -> bool:
+        try:
+            await self._membership.say_draining(self._leadership.resignation())
+        except RegistryError as error:
+            self._log.info("the others are not told yet that this worker stops: %s", error)
+        return False  # the copy of the tree will tell
+
     def _dismissed(self) -> None:
         self._log.warning("an operator removed this instance: the job stops on this worker until it is started again")
         self._phase = Phase.DISMISSED
         self._host.timer.remove(self.name)
-        self._items.withdraw_waiting()
+        self._items.cancel_all("an operator removed this instance")
 
     # -- configuration and schedule --
 

@@ -30,7 +30,7 @@ from ejpy.registry.base import Check, Create, Delete, Node, Operation, SessionSt
 from ejpy.registry.latch import LeaderLatch
 from ejpy.registry.mirror import TreeMirror
 from ejpy.scheduler import neglect
-from ejpy.scheduler.host import Deed, Host
+from ejpy.scheduler.host import RETRY_SECONDS, Deed, Host
 from ejpy.scheduler.neglect import Neglect
 
 ELECTION_TIMEOUT_SECONDS = 30.0
@@ -50,6 +50,8 @@ class _Term:
     settle_by: float = 0.0
     """When not to wait for that any more (monotonic): somebody may have removed a node again."""
     neglect: Neglect = field(default_factory=Neglect)
+    checked: bool = False
+    """Whether this leader has looked for fires left unclaimed, or will."""
     waiting: set[int] = field(default_factory=set)
     """Items whose ledger entry is watched, since they run and shall move."""
     present: frozenset[str] = frozenset()
@@ -88,7 +90,7 @@ class Leadership:
         mine = view.leader == self._host.instance_id
         return mine and view.leader_session == self._host.registry.session_id
 
-    def look(self, view: JobView, config: JobConfig, now: datetime, *, willing: bool) -> None:
+    def look(self, view: JobView, config: JobConfig, schedule: Schedule | None, now: datetime, *, willing: bool) -> None:
         """Begin what there is to do, if nothing is under way. `willing`: this worker may lead."""
         if self._deed.under_way or self._host.registry.state is not SessionState.CONNECTED:
             return
@@ -106,6 +108,9 @@ class Leadership:
             self._deed.begin(self._resume())
         elif leads and self._term is not None and self._settled(self._term):
             self._term.see(view.instances)
+            if schedule is not None and not self._term.checked:
+                self._term.checked = True
+                self.fired(view, config, schedule)  # the leader before may not have come to it
             moves = self._moves(view, config, self._term)
             surplus = assignment.surplus(view, config.sharding_total_count)
             flags = assignment.clear_flags(self._paths, view)
@@ -190,10 +195,17 @@ class Leadership:
             return True
         return await self._abdicate()
 
+    def resignation(self) -> list[Operation]:
+        """What gives the leadership up, if this worker has it; guarded, so that it never removes a successor's node."""
+        if self._term is None:
+            return []
+        return [SetData(self._paths.term, self._term_document(), self._term.version), Delete(self._paths.leader)]
+
     async def _abdicate(self) -> bool:
+        operations = self.resignation() or [Delete(self._paths.leader)]  # without a term: the node was just read, and is ours
         self._end_term()
         try:
-            await self._host.group.commit([Delete(self._paths.leader)], not_after=self._host.registry.lease_until)
+            await self._host.group.commit(operations, not_after=self._host.registry.lease_until)
             self._log.info("gave up the leadership")
         except GuardFailed:
             return True
@@ -324,7 +336,7 @@ class Leadership:
         if self._term is None:
             return
         if self._deed.under_way:
-            self._check = asyncio.get_running_loop().call_later(1.0, self._begin_check, config, schedule)
+            self._check = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._begin_check, config, schedule)
         else:
             self._deed.begin(self._find_neglect(self._term, config, schedule))
 
@@ -336,8 +348,10 @@ class Leadership:
             ledger = await self._read_ledger(list(owners), basis, now)
         except RegistryError as error:
             self._log.info("ledger not checked: %s", error)
+            self._check = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._begin_check, config, schedule)
             return True
         until = self._host.clock.monotonic() + 2 * config.claim_timeout.total_seconds()
+        term.neglect.overdue.clear()
         for item, due in neglect.unclaimed(ledger, config, basis, schedule, now).items():
             self._log.warning("%s left the fire of %s unclaimed: its items move", owners[item], due, extra=fields(item=item))
             term.neglect.found(item, owners[item], until)

@@ -20,10 +20,12 @@ from typing import TypeVar
 from ejpy.config.document import differences, from_document, to_document
 from ejpy.config.model import JobConfig
 from ejpy.coordination.paths import JobPaths
-from ejpy.coordination.view import DISABLED, ENABLED, JobView, instance_document
-from ejpy.errors import ConfigError, GuardFailed, JobConflict, RegistryError
+from ejpy.coordination.view import DISABLED, ENABLED, instance_document
+from ejpy.errors import ConfigError, CronError, GuardFailed, JobConflict, RegistryError
 from ejpy.registry.base import Check, Create, Delete, Node, Operation, SetData, ancestors
+from ejpy.schedule.cron import parse
 from ejpy.scheduler.host import Host
+from ejpy.scheduler.schedules import STILL_GOOD
 
 Result = TypeVar("Result")
 
@@ -39,7 +41,8 @@ class Membership:
         self._paths = paths
         self._file = file
         self._log = log
-        self._document = instance_document(host.instance_id, host.ip)
+        self.draining = False
+        """Whether this instance's node says, whenever it is written, that nothing new shall be given to it."""
 
     async def register(self) -> tuple[JobConfig, int | None]:
         """Make sure that the job and this instance are there; returns the configuration that counts, and the session.
@@ -100,28 +103,28 @@ class Membership:
         await self._host.group.commit([registered, entry], not_after=self._host.registry.lease_until)
         self._log.warning("the entry of server %s had been removed, and was made again", self._host.ip)
 
-    async def drain(self, view: JobView) -> None:
-        """Tell the leader to give this worker nothing new; give up the leadership."""
-        document = instance_document(self._host.instance_id, self._host.ip, draining=True)
-        operations: list[Operation] = [SetData(self._paths.instance(self._host.instance_id), document)]
-        await self._commit_with_leader(operations, view)
+    async def say_draining(self, resignation: list[Operation]) -> None:
+        """Tell the leader to give this worker nothing new; give up the leadership. Raises RegistryError."""
+        await self._commit_with([SetData(self._paths.instance(self._host.instance_id), self._document())], resignation)
 
-    async def leave(self, view: JobView) -> None:
-        """Remove this instance's node and, if it leads, the leader's, in one transaction."""
-        await self._commit_with_leader([Delete(self._paths.instance(self._host.instance_id))], view)
+    async def leave(self, resignation: list[Operation]) -> None:
+        """Remove this instance's node and, if it leads, the leader's, in one transaction. Raises RegistryError."""
+        await self._commit_with([Delete(self._paths.instance(self._host.instance_id))], resignation)
 
-    async def _commit_with_leader(self, operations: list[Operation], view: JobView) -> None:
-        leads = view.leader == self._host.instance_id and view.leader_session == self._host.registry.session_id
-        if leads:
+    async def _commit_with(self, operations: list[Operation], resignation: list[Operation]) -> None:
+        if resignation:
             try:
-                await self._host.group.commit([*operations, Delete(self._paths.leader)])
+                await self._host.group.commit([*operations, *resignation])
                 return
-            except GuardFailed:  # not the leader any more
-                self._log.debug("the leader's node had gone already")
+            except GuardFailed as error:
+                self._log.debug("not the leader any more: %s", error)
         try:
             await self._host.group.commit(operations)
         except GuardFailed as error:
             self._log.debug("this instance's node had gone already: %s", error)
+
+    def _document(self) -> bytes:
+        return instance_document(self._host.instance_id, self._host.ip, draining=self.draining)
 
     # -- what is there, and what is missing --
 
@@ -146,7 +149,7 @@ class Membership:
             writes.append(SetData(p.config, document, found[p.config].version))
         elif document is not None:
             writes.append(Create(p.config, document))
-        if document is not None and p.root in found and found[p.root].data != job_class:
+        if p.root in found and found[p.root].data != job_class and (document is not None or self._file.overwrite):
             writes.append(SetData(p.root, job_class, found[p.root].version))
         return config, writes
 
@@ -161,7 +164,7 @@ class Membership:
             return writes
         if own is not None:
             writes.append(Delete(path))
-        return [*writes, Create(path, self._document, ephemeral=True)]
+        return [*writes, Create(path, self._document(), ephemeral=True)]
 
     async def _switch_servers(self, found: dict[str, Node]) -> list[Operation]:
         """A file that overwrites the stored `disabled` flag means all servers; otherwise their entries are the operator's."""
@@ -201,6 +204,7 @@ class Membership:
             return self._file, document if document != node.data else None
         try:
             stored = from_document(node.data, self._paths.job, self._file.job_class)
+            self._check_cron(stored)
         except ConfigError as error:
             raise ConfigError(
                 [f"{self._paths.config}: {problem}; overwrite: true in the file replaces it" for problem in error.problems]
@@ -211,3 +215,9 @@ class Membership:
                 ", ".join(f"{d.key}: file {d.file_value!r}, registry {d.registry_value!r}" for d in different),
             )
         return stored, None
+
+    def _check_cron(self, config: JobConfig) -> None:
+        try:
+            parse(config.cron or "", config.time_zone, now=self._host.clock.now() - STILL_GOOD)
+        except CronError as error:
+            raise ConfigError([str(error)]) from error

@@ -231,7 +231,8 @@ def test_sigterm_is_obeyed_in_time_while_zookeeper_does_not_answer(
         own_server.thaw()
         proxy.restore()
         cluster.stop()
-        runs = [run for run in cluster.executions() if run.pid in pids and run.scheduled_time == held[0].scheduled_time]
+        held_fires = {(item, run.scheduled_time) for item, run in held.items()}
+        runs = [run for run in cluster.executions() if (run.item, run.scheduled_time) in held_fires]
         assert [run.how for run in runs] == [None if deaf else "raised"] * 2
 
 

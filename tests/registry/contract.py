@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import threading
 import uuid
 from collections.abc import Awaitable, Callable
@@ -355,8 +356,41 @@ class RegistryContract:
         room = a.max_bytes - operation_bytes(SetData(root, b""))
         with pytest.raises(RequestTooLarge):
             await a.commit([SetData(root, b"x" * (room + 1))])
+        with pytest.raises(RequestTooLarge):
+            await a.create_sequential(f"{root}/n-", b"x" * a.max_bytes)
         assert await a.children([root]) == [[]]
         assert a.state is SessionState.CONNECTED
+
+    # -- paths --
+
+    @pytest.mark.parametrize("wrong", ["", "relative", "relative/path", "//", "/trailing/", "//doubled", "/doubled//part"])
+    def test_a_path_that_is_none_is_named_and_refused(self, new_registry: NewRegistry, root: str, wrong: str) -> None:
+        @registries(1)
+        async def story(self: RegistryContract, root: str, a: Registry) -> None:
+            calls: list[Callable[[], Awaitable[object]]] = [
+                lambda: a.read([root, wrong]),
+                lambda: a.children([root, wrong]),
+                lambda: a.tree(wrong),
+                lambda: a.watch_tree(wrong, lambda _: None),
+                lambda: a.read_and_watch(wrong, lambda: None),
+                *(
+                    lambda operation=operation: a.commit([SetData(root, b"1"), operation])
+                    for operation in (Create(wrong), SetData(wrong, b""), Delete(wrong), Check(wrong))
+                ),
+            ]
+            for call in calls:
+                with pytest.raises(ValueError, match=f"^{re.escape(repr(wrong))} is no path"):
+                    await call()
+            for prefix in ("", "relative-", "//", f"{root}//n-"):
+                with pytest.raises(ValueError, match="is no path"):
+                    await a.create_sequential(prefix)
+            (node,) = await a.read([root])
+            assert node is not None
+            assert node.version == 0
+            assert await a.children([root]) == [[]]
+            assert a.state is SessionState.CONNECTED
+
+        story(self, new_registry, root)
 
     # -- ephemeral nodes --
 

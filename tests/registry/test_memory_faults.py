@@ -13,7 +13,8 @@ import pytest
 from ejpy.clock import Clock
 from ejpy.errors import GuardFailed, OutcomeUnknown, RegistryUnavailable, RegistryUnreachable, SessionExpired
 from ejpy.registry.base import Create, Delete, SessionState, SetData
-from ejpy.registry.memory import LEASE_MARGIN, MemoryRegistry, MemoryStore
+from ejpy.registry.memory import MemoryRegistry, MemoryStore
+from ejpy.registry.session import LEASE_MARGIN
 from tests.support.virtual_loop import EPOCH, LoopClock, VirtualLoop, run_virtual
 
 T = TypeVar("T")
@@ -400,6 +401,43 @@ async def test_a_late_request_of_an_ended_session_is_refused_by_the_store(cluste
     assert a.session_id != first
     assert [type(reply) for reply in replies] == [SessionExpired]
     assert await a.read(["/n", "/e"]) == [None, None]
+
+
+@story
+async def test_a_watch_that_arrives_after_its_caller_gave_up_is_not_set_up(cluster: Cluster) -> None:
+    arrived: list[float] = []
+
+    class Late(MemoryRegistry):
+        """Requests arrive after two seconds, whoever still waits for them."""
+
+        async def _transport(self, apply: Callable[[], T]) -> T:
+            loop = asyncio.get_running_loop()
+            reply: asyncio.Future[T] = loop.create_future()
+
+            def arrive() -> None:
+                arrived.append(loop.time())
+                result = apply()
+                if not reply.done():
+                    reply.set_result(result)
+
+            loop.call_later(2, arrive)
+            return await reply
+
+    a, _ = await cluster.started(Late)
+    b, _ = await cluster.started()
+    called: list[str] = []
+    arrived.clear()
+    with pytest.raises(RegistryUnavailable):
+        await a.read_and_watch("/n", lambda: called.append("node"), timeout=1)
+    watching = asyncio.ensure_future(a.watch_tree("/", lambda _: called.append("tree")))
+    await asyncio.sleep(0.1)
+    watching.cancel()
+    await asyncio.wait({watching})
+    await asyncio.sleep(2)
+    assert len(arrived) >= 2
+    await b.commit([Create("/n")])
+    await turns()
+    assert called == []
 
 
 @story

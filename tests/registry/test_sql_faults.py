@@ -198,12 +198,12 @@ def test_a_long_lock_suspends_then_loses_and_a_new_session_follows(path: Path) -
 def test_stop_returns_in_time_when_the_file_is_locked(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with started(path, session_timeout=1.0) as (b, _):
-            async with started(path, session_timeout=1.0) as (a, _):
+            async with started(path, session_timeout=3.0) as (a, _):  # no renewal is waiting for the lock when it stops
                 gone = Signals()
                 await a.commit([Create("/e", ephemeral=True)])
                 await b.watch_tree("/", gone.add)
                 with locked(path):
-                    await asyncio.wait_for(a.stop(0.3), 5)
+                    await asyncio.wait_for(a.stop(1), 5)
                     assert (a.state, a.session_id) == (LOST, None)
             await gone.until(covers("/e"))
             await eventually(lambda: sql_threads() == 1)

@@ -13,8 +13,10 @@ from sqlalchemy import Engine, event
 
 from ejpy.errors import ConfigError, GuardFailed, RegistryUnavailable, SessionExpired
 from ejpy.registry.base import Create, Delete, SetData
-from ejpy.registry.sql_sqlite import SqliteFile
-from ejpy.registry.sql_store import KEPT_CHANGES, SqlStore
+from ejpy.registry.sql.changes import KEPT_CHANGES
+from ejpy.registry.sql.sqlite import SqliteFile
+from ejpy.registry.sql.store import SqlStore
+from ejpy.registry.transaction import Transaction
 
 TIMEOUT = 6.0
 
@@ -61,8 +63,12 @@ def open_store(path: Path, clock: ManualClock, request: pytest.FixtureRequest) -
 
 
 def commit(store: SqlStore, *operations: Create | SetData | Delete) -> int:
+    def change(transaction: Transaction) -> int:
+        transaction.apply(operations)
+        return transaction.revision
+
     assert store.session_id is not None
-    return store.commit(store.session_id, operations, 0.0).revision
+    return store.write(store.session_id, [operation.path for operation in operations], change, 0.0)
 
 
 def changes(store: SqlStore) -> set[str] | None:
@@ -79,8 +85,6 @@ def test_a_session_whose_lease_is_over_writes_nothing_even_if_nobody_noticed(ope
     clock.uptime += TIMEOUT
     with pytest.raises(SessionExpired):
         commit(paused, Create("/n"))
-    with pytest.raises(SessionExpired):
-        paused.create_sequential(paused.session_id or 0, "/n-", b"", True, 0.0)
     assert other.children(["/"], 0.0) == [["e"]], "nobody has noticed yet"
 
 
@@ -215,10 +219,9 @@ def test_a_refused_transaction_changes_nothing(open_store: OpenStore) -> None:
 def test_a_request_that_is_withdrawn_before_the_commit_has_no_effect(open_store: OpenStore) -> None:
     store, other = open_store(), open_store()
     changes(store)
+    assert store.session_id is not None
     with pytest.raises(RegistryUnavailable, match="withdrawn"):
-        store.commit(store.session_id or 0, [Create("/n")], 0.0, lambda: False)
-    with pytest.raises(RegistryUnavailable, match="withdrawn"):
-        store.create_sequential(store.session_id or 0, "/n-", b"", True, 0.0, lambda: False)
+        store.write(store.session_id, ["/n"], lambda transaction: transaction.apply([Create("/n")]), 0.0, lambda: False)
     assert other.children(["/"], 0.0) == [[]]
     assert changes(store) == set()
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from ejpy.clock import Clock
-from ejpy.errors import RegistryUnavailable, RequestTooLarge
+from ejpy.errors import RegistryUnavailable
 from ejpy.registry.base import (
     Committed,
+    Create,
     Node,
     Operation,
     Registry,
@@ -20,7 +21,8 @@ from ejpy.registry.base import (
     SessionState,
     TreeListener,
     TreeWatch,
-    operation_bytes,
+    check_path,
+    refuse_too_large,
 )
 from ejpy.registry.zookeeper.faults import from_operation
 from ejpy.registry.zookeeper.hosts import format_hosts, parse_hosts
@@ -125,10 +127,12 @@ class ZooKeeperRegistry(Registry):
     # -- reads --
 
     async def read(self, paths: Sequence[str], *, timeout: float | None = None) -> list[Node | None]:
+        paths = list(map(check_path, paths))
         replies = await self._read(paths, (GET_DATA,), timeout)
         return [as_node(path, reply) for path, reply in zip(paths, replies, strict=True)]
 
     async def children(self, paths: Sequence[str], *, timeout: float | None = None) -> list[list[str] | None]:
+        paths = list(map(check_path, paths))
         replies = await self._read(paths, (GET_CHILDREN,), timeout)
         return [as_names(path, reply) for path, reply in zip(paths, replies, strict=True)]
 
@@ -136,7 +140,7 @@ class ZooKeeperRegistry(Registry):
         link = self._started()
         deadline = link.loop.time() + link.timeout(timeout)
         found: dict[str, Node] = {}
-        level = [root]
+        level = [check_path(root)]
         while level:
             replies = await self._read(level, (GET_DATA, GET_CHILDREN), max(0.0, deadline - link.loop.time()))
             below: list[str] = []
@@ -155,7 +159,9 @@ class ZooKeeperRegistry(Registry):
     # -- writes --
 
     async def commit(self, operations: Sequence[Operation], *, timeout: float | None = None) -> Committed:
-        self._require_size(operations)
+        for operation in operations:
+            check_path(operation.path)
+        refuse_too_large(operations, self.max_operations, self.max_bytes)
         about = operations[0].path if operations else "/"
         request = transaction(operations, self._acl)
         [reply] = await self._started().ask(request, timeout, path=about, write=True)
@@ -166,17 +172,21 @@ class ZooKeeperRegistry(Registry):
     async def create_sequential(
         self, prefix: str, data: bytes = b"", *, ephemeral: bool = True, timeout: float | None = None
     ) -> str:
+        check_path(f"{prefix}0")
+        refuse_too_large([Create(prefix, data, ephemeral)], self.max_operations, self.max_bytes)
         request = create_sequential(prefix, data, ephemeral, self._acl)
         return await self._started().ask(request, timeout, path=prefix, write=True)
 
     # -- watches --
 
     async def watch_tree(self, root: str, listener: TreeListener) -> TreeWatch:
+        check_path(root)
         link = self._started()
         link.require_session()
         return await link.watches.watch_tree(root, listener, link.timeout(None))
 
     async def read_and_watch(self, path: str, listener: Callable[[], None], *, timeout: float | None = None) -> Node | None:
+        check_path(path)
         link = self._started()
         link.require_session()
         return await link.watches.read_and_watch(path, listener, link.timeout(timeout))
@@ -206,17 +216,6 @@ class ZooKeeperRegistry(Registry):
             link.channel.submit(read_many(chunk, opcodes), seconds, path=chunk[0]) for chunk in _chunks(paths, len(opcodes))
         ]
         return [reply for replies in await asyncio.gather(*requests) for reply in replies]
-
-    def _require_size(self, operations: Sequence[Operation]) -> None:
-        if len(operations) > self.max_operations:
-            raise RequestTooLarge(
-                f"a transaction of {len(operations)} operations is over the limit of {self.max_operations}; split it"
-            )
-        size = sum(map(operation_bytes, operations))
-        if size > self.max_bytes:
-            raise RequestTooLarge(
-                f"a transaction of {size} bytes ({operations[0].path} …) is over the limit of {self.max_bytes}; split it"
-            )
 
 
 def _chunks(paths: Sequence[str], opcodes: int) -> Iterator[Sequence[str]]:

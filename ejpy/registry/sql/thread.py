@@ -19,11 +19,13 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Protocol
 
 from ejpy.clock import Clock
 from ejpy.errors import RegistryError, SessionExpired
-from ejpy.registry.sql_store import Changes, SqlStore
+from ejpy.registry.sql.changes import Changes
+from ejpy.registry.sql.store import SqlStore
 
 logger = logging.getLogger("ejpy.registry.sql")
 
@@ -155,17 +157,15 @@ class SqlThread:
         return min(max(next_at - self._clock.monotonic(), 0.0), POLL_SECONDS)
 
     def _perform(self, request: Request) -> None:
-        result, failure = None, None
         session_id, now = self._store.session_id, self._clock.monotonic()
-        try:
-            result = request.work(self._store, request)
-        except Exception as error:  # noqa: BLE001 - handed over to whoever asked
-            failure = error
+        outcome = _Outcome()
+        with outcome:
+            outcome.result = request.work(self._store, request)
         if self._store.session_id != session_id:
             self._renew_at = now + self._session_timeout / 3
-        elif isinstance(failure, SessionExpired) or not self._store.is_open:
+        elif isinstance(outcome.failure, SessionExpired) or not self._store.is_open:
             self._renew_at = 0.0
-        self._tell(request.on_done, result, failure)
+        self._tell(request.on_done, outcome.result, outcome.failure)
         self._look_at = 0.0
 
     def _renew(self, now: float) -> None:
@@ -217,6 +217,22 @@ class SqlThread:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError as error:
             raise _LoopIsGone from error
+
+
+class _Outcome:
+    """What came of a request: the result of the block, or the exception that ended it, for whoever made the request."""
+
+    def __init__(self) -> None:
+        self.result: Any = None
+        self.failure: Exception | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        if isinstance(error, Exception):
+            self.failure = error
+        return self.failure is not None
 
 
 class _LoopIsGone(Exception):

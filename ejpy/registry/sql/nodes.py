@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, insert, or_, select, update
 
 from ejpy.registry.base import Node, parent_of
-from ejpy.registry.memory import Record, Transaction
-from ejpy.registry.sql_schema import changes, nodes
+from ejpy.registry.sql.schema import changes, nodes
+from ejpy.registry.transaction import Record, Transaction
 
 _CHUNK = 500
 """How many values go into one IN list; databases limit it."""
@@ -59,7 +59,6 @@ class Draft:
 
     def __init__(self, connection: Connection, paths: Sequence[str], *, revision: int, now: datetime, session_id: int) -> None:
         self._connection = connection
-        self.revision = revision
         # One query for all that the operations will look at, as far as it is known beforehand.
         wanted = {*paths, *map(parent_of, paths)}
         self._stored: dict[str, Record | None] = dict.fromkeys(wanted)
@@ -82,7 +81,9 @@ class Draft:
             else:
                 counts = {"child_count": record.child_count, "children_created": record.children_created}
                 counted.append({"of_path": path, **counts})
-        logged: list[dict[str, object]] = [{"revision": self.revision, "path": path} for path in sorted(self.transaction.changed)]
+        logged: list[dict[str, object]] = [
+            {"revision": self.transaction.revision, "path": path} for path in sorted(self.transaction.changed)
+        ]
         for statement, rows in [
             (_DELETE_NODE, removed),
             (_UPDATE_NODE, changed),

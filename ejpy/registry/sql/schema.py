@@ -14,12 +14,16 @@ from __future__ import annotations
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     Float,
     Integer,
     LargeBinary,
     MetaData,
     String,
     Table,
+    bindparam,
+    select,
+    update,
 )
 
 SCHEMA_VERSION = 1
@@ -64,3 +68,16 @@ meta = Table(
     Column("name", String, primary_key=True),
     Column("value", BigInteger, nullable=False),
 )
+
+
+def read_meta(connection: Connection, name: str) -> int:
+    return int(connection.execute(_SELECT_META, {"of_name": name}).scalar_one())
+
+
+def write_meta(connection: Connection, name: str, value: int) -> None:
+    connection.execute(_UPDATE_META, {"of_name": name, "value": value})
+
+
+# Built once, since building a statement takes longer than executing it.
+_SELECT_META = select(meta.c.value).where(meta.c.name == bindparam("of_name"))
+_UPDATE_META = update(meta).where(meta.c.name == bindparam("of_name")).values(value=bindparam("value"))
