@@ -33,10 +33,10 @@ from ejpy.terms import Executor
 logger = logging.getLogger("ejpy.worker")
 
 DRAIN_SECONDS = 2.0
-CANCEL_SECONDS = 1.5
-CLOSE_RUNNERS_SECONDS = 1.0
+CANCEL_SECONDS = 1.0
+CLOSE_RUNNERS_SECONDS = 0.5
 LEAVE_SECONDS = 1.0
-CLOSE_REGISTRY_SECONDS = 1.0
+CLOSE_REGISTRY_SECONDS = 0.5
 CLOSING_SECONDS = 5.0
 """What may pass after the grace period: the sum of the above, without draining, which is within it."""
 
@@ -183,13 +183,23 @@ class Worker:
             self._connected.clear()
 
     async def _say_ready(self) -> None:
-        await _within(READY_SECONDS, (job.ready() for job in self._jobs))
+        late = await self._not_ready_within(READY_SECONDS)
+        if late:
+            logger.warning("not ready after %g s, without leader or owners: %s", READY_SECONDS, ", ".join(late))
+            return
         logger.info(
             "ready: %d job%s",
             len(self._jobs),
             "" if len(self._jobs) == 1 else "s",
             extra=fields(instance=self._identity.instance_id),
         )
+
+    async def _not_ready_within(self, seconds: float) -> list[str]:
+        tasks = {asyncio.ensure_future(job.ready()): job.name for job in self._jobs}
+        _, late = await asyncio.wait(tasks, timeout=seconds)
+        for task in late:
+            task.cancel()
+        return sorted(tasks[task] for task in late)
 
     # -- the end --
 
@@ -199,7 +209,9 @@ class Worker:
         until = loop.time() + grace
         self._timer.stop()
         cancelled = asyncio.ensure_future(self._cancel.wait())
-        draining = asyncio.ensure_future(_within(min(DRAIN_SECONDS, grace), [job.drain() for job in self._jobs]))
+        draining = asyncio.ensure_future(
+            _within(min(DRAIN_SECONDS, max(grace, 0.5)), "telling the others", [job.drain() for job in self._jobs])
+        )
         await asyncio.wait({draining, cancelled}, return_when=asyncio.FIRST_COMPLETED)
         settled = asyncio.ensure_future(_all([job.settled() for job in self._jobs]))
         await asyncio.wait({settled, cancelled}, timeout=max(0.0, until - loop.time()), return_when=asyncio.FIRST_COMPLETED)
@@ -217,12 +229,14 @@ class Worker:
     async def _close(self) -> None:
         self._timer.stop()
         self._loop_watch.stop()
-        for attempt in await self._runners.close(CLOSE_RUNNERS_SECONDS):
+        left = await self._runners.close(CLOSE_RUNNERS_SECONDS)
+        await _until(LEAVE_SECONDS / 2, _all(job.settled() for job in self._jobs))  # record what that ended
+        for attempt in left:
             logger.error(
                 "left running: %s does not stop; what it writes through ejpy is refused", attempt.task_id, extra=_about(attempt)
             )
-        await _within(LEAVE_SECONDS, (job.leave() for job in self._jobs))
-        await _within(LEAVE_SECONDS / 2, [self._group.close()])
+        await _within(LEAVE_SECONDS, "removing this worker's nodes", (job.leave() for job in self._jobs))
+        await _within(LEAVE_SECONDS / 2, "ending writes", [self._group.close()])
         await self._registry.stop(CLOSE_REGISTRY_SECONDS)
         logger.info("stopped")
 
@@ -264,7 +278,15 @@ async def _all(deeds: Iterable[Awaitable[None]]) -> None:
     await asyncio.gather(*deeds)
 
 
-async def _within(seconds: float, deeds: Iterable[Awaitable[None]]) -> None:
+async def _until(seconds: float, deed: Coroutine[Any, Any, None]) -> None:
+    """Wait for it, at most so long, without a word."""
+    task = asyncio.ensure_future(deed)
+    await asyncio.wait({task}, timeout=seconds)
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def _within(seconds: float, what: str, deeds: Iterable[Awaitable[None]]) -> None:
     """Wait for all, at most so long; what is late is given up and said."""
     tasks = [asyncio.ensure_future(deed) for deed in deeds]
     if not tasks:
@@ -274,7 +296,7 @@ async def _within(seconds: float, deeds: Iterable[Awaitable[None]]) -> None:
         task.cancel()
     if late:
         await asyncio.wait(late)
-        logger.warning("gave up on %d of %d after %g s: the registry does not answer", len(late), len(tasks), seconds)
+        logger.warning("%s: %d of %d not done within %g s, going on without", what, len(late), len(tasks), seconds)
     for task in done:
         if (error := task.exception()) is not None:
-            logger.error("while stopping: %s", error, exc_info=error)
+            logger.error("%s: %s", what, error, exc_info=error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -13,8 +14,8 @@ from ejpy.admin import inspect
 from ejpy.cli import options
 from ejpy.cli.output import Failure, Refusal, columns_of, print_rows
 from ejpy.clock import SystemClock
-from ejpy.config.registry_url import parse_url
-from ejpy.errors import ConfigError, EjpyError
+from ejpy.config.registry_url import RegistryAddress, parse_url
+from ejpy.errors import ConfigError, EjpyError, RegistryUnreachable
 from ejpy.registry.base import Registry
 from ejpy.registry.open import open_registry
 
@@ -30,8 +31,7 @@ def _ask(url: str | None, connection_timeout: float, question: Callable[[Registr
     if not url:
         raise Refusal("which registry? give --registry URL or set EJPY_REGISTRY")
 
-    async def asked() -> Result:
-        address = parse_url(url)
+    async def asked(address: RegistryAddress) -> Result:
         registry = open_registry(address, SystemClock())
         try:
             await registry.start(connection_timeout)
@@ -40,7 +40,10 @@ def _ask(url: str | None, connection_timeout: float, question: Callable[[Registr
             await registry.stop(CLOSE_SECONDS)
 
     try:
-        return asyncio.run(asked())
+        address = parse_url(url)
+        if address.scheme == "sqlite" and not Path(address.location.removeprefix("sqlite:///")).exists():
+            raise RegistryUnreachable(address.location, "there is no such file")
+        return asyncio.run(asked(address))
     except ConfigError as error:
         raise Refusal(str(error)) from error
     except EjpyError as error:

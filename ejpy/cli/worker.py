@@ -62,7 +62,7 @@ EXIT_SECONDS = 1.0
     type=click.IntRange(min=1, max=1024),
     default=POOL_SIZE,
     show_default=True,
-    help="How many bodies may run at once in threads, and how many on the asyncio loop.",
+    help="How many bodies may run at once in threads.",
 )
 @options.option(
     "--processes",
@@ -148,7 +148,7 @@ async def _run(
         namespace=address.namespace,
         identity=identity,
         clock=clock,
-        runners=Runners(loop=asyncio.get_running_loop(), clock=clock, threads=pool_size, tasks=pool_size, processes=processes),
+        runners=Runners(loop=asyncio.get_running_loop(), clock=clock, threads=pool_size, processes=processes),
         journal=LogJournal(),
         executor_of=executor_of,
         new_uuid=lambda: str(uuid.uuid4()),

@@ -45,7 +45,7 @@ _PLAIN_FIELDS = (
 )
 """Attributes with a key of their own in ElasticJob's document."""
 
-_OWN_FIELDS = ("running_marks", "catch_up", "misfire_grace", "claim_timeout", "timeout", "executor")
+_OWN_FIELDS = ("catch_up", "misfire_grace", "claim_timeout", "timeout", "executor")
 """ejpy's own attributes, each a text in `props`."""
 
 _ITEM_PARAMETERS_PROP = PROPS_PREFIX + "sharding_item_parameters"

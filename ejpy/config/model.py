@@ -99,11 +99,9 @@ class JobConfig(BaseModel):
     reconcile_interval_minutes: JavaInt = 10
     """0 and less: never."""
     max_time_diff_seconds: JavaInt = -1
-    """Below 0: the clocks are not compared."""
+    """A worker whose clock differs more from the registry's runs nothing of the job. Below 0: it is only warned of."""
     static_sharding: Flag = False
 
-    running_marks: Flag = False
-    """Whether `running` marks are written for elasticjob-ui when no Java worker needs them."""
     catch_up: Annotated[CatchUp, BeforeValidator(values.choice(CatchUp))] = CatchUp.LATEST
     misfire_grace: Duration = timedelta(minutes=5)
     """Fires older than this are recorded as missed, never caught up."""

@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 
 from ejpy.config.document import from_document
 from ejpy.config.model import JobConfig
+from ejpy.coordination import clocks
 from ejpy.coordination.claims import Policy, Situation
 from ejpy.coordination.ledger import Basis, Entry
 from ejpy.coordination.paths import JobPaths
@@ -69,6 +70,7 @@ class JobScheduler:
         self._stale = True
         self._look_due = False
         self._lost = False
+        self._ahead = timedelta(0)
         self._schedules = Schedules(host.clock, self._log)
         self._ready: asyncio.Event = asyncio.Event()
         host.registry.on_session(self._session_changed)
@@ -176,6 +178,8 @@ class JobScheduler:
             elif self._phase is Phase.DRAINING and not view.instances[self._host.instance_id].draining:
                 self._registering.begin(self._say_draining())
         self._look_at_config()
+        if self._registered(view):
+            self._compare_clocks()
         self._items.assign(self._mine(view), now)
         willing = self._phase is Phase.ACTIVE and self._registered(view) and view.server_enabled(self._host.ip)
         self._leadership.look(view, self.config, self._schedules.of(self._basis()), now, willing=willing)
@@ -186,6 +190,24 @@ class JobScheduler:
         """The others see this instance in its present session. Before, whatever it claims would look like a dead worker's."""
         own = view.instances.get(self._host.instance_id)
         return own is not None and own.session_id == self._host.registry.session_id
+
+    def _compare_clocks(self) -> None:
+        """Once for each registration: the registry dated this instance's node by its own clock."""
+        node = self._mirror.nodes.get(self._paths.instance(self._host.instance_id))
+        between = self._membership.registered_between
+        if node is None or between is None:
+            return
+        self._membership.registered_between = None
+        self._ahead = clocks.difference(node.modified, *between)
+        if clocks.refused(self._ahead, self.config.max_time_diff_seconds):
+            self._log.error(
+                "nothing is run here: this clock said %s when the registry's said %s; max_time_diff_seconds is %d",
+                between[0],
+                node.modified,
+                self.config.max_time_diff_seconds,
+            )
+        elif abs(self._ahead) >= clocks.WARN_FROM:
+            self._log.warning("this clock said %s when the registry's said %s: set it right", between[0], node.modified)
 
     def _mine(self, view: JobView) -> list[int]:
         if self._phase is Phase.DISMISSED:
@@ -215,7 +237,11 @@ class JobScheduler:
         return Look(
             situation=situation,
             may_claim=(
-                self._phase is Phase.ACTIVE and self._mirror.fresh and self._registered(view) and (own or not job_enabled)
+                self._phase is Phase.ACTIVE
+                and self._mirror.fresh
+                and self._registered(view)
+                and (own or not job_enabled)
+                and not clocks.refused(self._ahead, config.max_time_diff_seconds)
             ),
             enabled=lambda item: job_enabled and item not in disabled,
             attempt_of=lambda item, entry, token: self._attempt(config, item, entry, token),

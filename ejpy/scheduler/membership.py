@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import TypeVar
 
 from ejpy.config.document import differences, from_document, to_document
@@ -41,6 +42,8 @@ class Membership:
         self._paths = paths
         self._file = file
         self._log = log
+        self.registered_between: tuple[datetime, datetime] | None = None
+        """Around when this instance's node was written last, by this worker's clock."""
         self.draining = False
         """Whether this instance's node says, whenever it is written, that nothing new shall be given to it."""
 
@@ -72,10 +75,12 @@ class Membership:
     ) -> tuple[Result, int | None]:
         for _ in range(ATTEMPTS):
             session_id = self._host.registry.session_id
+            before = self._host.clock.now()
             result, operations = await missing(await self._read())
             try:
                 if operations:
                     await self._host.group.commit(operations, not_after=self._host.registry.lease_until)
+                    self.registered_between = (before, self._host.clock.now())
                 return result, session_id
             except GuardFailed as error:
                 self._log.debug("registering met somebody else's change (%s); reading again", error)

@@ -130,9 +130,9 @@ def test_a4_assignments_that_were_damaged_are_mended_by_the_next_fire_but_one(se
         cluster.wait_until_assigned(*workers)
         paths = cluster.paths
         cluster.change(Create(f"{paths.root}/leader/sharding"))
+        cluster.wait_for_fires(1)
         by_hand = set()
-        for strange in (b"", b"10.9.9.9@-@4711", b"\xff\xfe/\x00"):
-            cluster.wait_for_fires(1)  # and idle from now on until the next
+        for strange in (b"", b"10.9.9.9@-@4711", b"\xff\xfe/\x00"):  # a fire has just ended: idle until the next
             damage = (
                 SetData(paths.item_instance(1), strange),
                 Delete(paths.item_instance(2)),

@@ -30,7 +30,6 @@ OTHER_VALUES: dict[str, tuple[Any, Difference]] = {
     "reconcile_interval_minutes": (0, Difference("reconcile_interval_minutes", "0", "10")),
     "max_time_diff_seconds": (5, Difference("max_time_diff_seconds", "5", "-1")),
     "static_sharding": (True, Difference("static_sharding", "true", "false")),
-    "running_marks": (True, Difference("running_marks", "true", "false")),
     "catch_up": ("none", Difference("catch_up", "none", "latest")),
     "misfire_grace": ("1h", Difference("misfire_grace", "1h", "5m")),
     "claim_timeout": (timedelta(seconds=1), Difference("claim_timeout", "1s", "30s")),

@@ -86,7 +86,6 @@ def test_only_keys_that_every_java_worker_knows_are_written() -> None:
         job_sharding_strategy_type="ODEVITY",
         label="l",
         props={"streaming.process": "true"},
-        running_marks=True,
         catch_up="all",
         misfire_grace="1h",
         claim_timeout="10s",
@@ -112,7 +111,6 @@ def test_only_keys_that_every_java_worker_knows_are_written() -> None:
           ejpy.claim_timeout: 10s
           ejpy.executor: process
           ejpy.misfire_grace: 1h
-          ejpy.running_marks: 'true'
           ejpy.sharding_item_parameters: '{"1": "x=1,y=2"}'
           ejpy.timeout: 1m30s
           streaming.process: 'true'
@@ -174,7 +172,6 @@ JOBS = st.builds(
     reconcile_interval_minutes=st.integers(-(2**31), 2**31 - 1),
     max_time_diff_seconds=st.integers(-(2**31), 2**31 - 1),
     static_sharding=st.booleans(),
-    running_marks=st.booleans(),
     catch_up=st.sampled_from(CatchUp),
     misfire_grace=DURATION,
     claim_timeout=DURATION,
