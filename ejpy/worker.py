@@ -104,7 +104,8 @@ class Worker:
     async def run(self, *, connection_timeout: float, grace: float) -> None:
         """Start, run until `stop` is called, and end within `grace` + CLOSING_SECONDS after that.
 
-        Raises RegistryUnreachable, and ConfigError if no job can be run; nothing is left behind then.
+        Raises RegistryUnreachable, ConfigError if no job can be run, and RegistryError if the registry has failed for good;
+        nothing is left behind then.
         """
         if not await self._unless_stopped(self._registry.start(connection_timeout)):
             logger.info("stopped before the registry was reached")
@@ -118,7 +119,10 @@ class Worker:
                 ready.cancel()
             await self._drain(grace)
         finally:
+            failure = self._registry.failure
             await self._close()
+        if failure is not None:
+            raise RegistryError(str(failure))
 
     @property
     def running(self) -> list[Attempt]:
@@ -181,6 +185,8 @@ class Worker:
             self._connected.set()
         else:
             self._connected.clear()
+        if self._registry.failure is not None:
+            self._stop.set()  # a worker that can never run anything again must not look alive
 
     async def _say_ready(self) -> None:
         late = await self._not_ready_within(READY_SECONDS)

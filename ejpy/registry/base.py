@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ejpy.errors import RequestTooLarge
+from ejpy.errors import RegistryError, RequestTooLarge
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +166,11 @@ class Registry(ABC):
     @abstractmethod
     def session_timeout_seconds(self) -> float:
         """The session time-out in force (ZooKeeper: as negotiated)."""
+
+    @property
+    def failure(self) -> RegistryError | None:
+        """Why it is LOST for good and only a new start of the process can help; None while it may come back by itself."""
+        return None
 
     @abstractmethod
     def on_session(self, listener: SessionListener) -> None:

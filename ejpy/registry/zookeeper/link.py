@@ -88,7 +88,7 @@ class Link:
     def require_session(self) -> None:
         """Raise unless the session is CONNECTED."""
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)  # or it would grow with each call
         state = self.guard.state
         if state is not SessionState.CONNECTED:
             raise RegistryUnavailable(f"the ZooKeeper session at {self._address} is {state.value}; the request was not sent")
@@ -121,6 +121,11 @@ class Link:
         elif self._ending is None:
             self._give_up(state)
         self.watches.interrupted()
+
+    @property
+    def failure(self) -> RegistryError | None:
+        """Why it will not come back."""
+        return self._failure
 
     def changed(self, kind: int, path: str) -> None:
         self.watches.changed(kind, path)

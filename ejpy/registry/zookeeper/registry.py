@@ -81,6 +81,10 @@ class ZooKeeperRegistry(Registry):
         return self._link.guard.state if self._link else SessionState.LOST
 
     @property
+    def failure(self) -> RegistryError | None:
+        return self._link.failure if self._link else None
+
+    @property
     def session_id(self) -> int | None:
         return self._link.guard.session_id if self._link else None
 
