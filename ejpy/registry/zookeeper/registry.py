@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from ejpy.clock import Clock
-from ejpy.errors import RegistryUnavailable
+from ejpy.errors import RegistryError, RegistryUnavailable
 from ejpy.registry.base import (
     Committed,
     Create,
