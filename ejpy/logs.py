@@ -24,8 +24,8 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from ejpy.config.wording import one_line
 from ejpy.execution.base import Attempt
+from ejpy.wording import one_line
 
 if TYPE_CHECKING:  # at run time these classes take a parameter only from Python 3.11 on
     _LoggerAdapter = logging.LoggerAdapter[logging.Logger]

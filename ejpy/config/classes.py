@@ -12,10 +12,10 @@ import inspect
 import traceback
 from types import ModuleType
 
-from ejpy.config.wording import closest, one_line, shown
 from ejpy.errors import ConfigError
 from ejpy.job import ShardedJob
 from ejpy.terms import Executor
+from ejpy.wording import closest, one_line, shown
 
 LONGEST_MESSAGE = 300
 

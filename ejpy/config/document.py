@@ -18,9 +18,9 @@ from ejpy.config import item_parameters, values, yaml_tree
 from ejpy.config.differences import Difference, differences
 from ejpy.config.model import InvalidJob, JobConfig, ShardingStrategyName, camel_case, write_value
 from ejpy.config.values import PROPS_PREFIX
-from ejpy.config.wording import one_line, shown
 from ejpy.config.yaml_tree import ListNode, MapNode, Scalar, YamlError, YamlNode
 from ejpy.errors import ConfigError
+from ejpy.wording import one_line, shown
 
 __all__ = ["Difference", "differences", "from_document", "to_document"]
 

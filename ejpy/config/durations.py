@@ -9,7 +9,7 @@ import re
 from datetime import timedelta
 from decimal import Decimal
 
-from ejpy.config.wording import shown
+from ejpy.wording import shown
 
 LONGEST = timedelta(days=3650)
 MILLISECOND = timedelta(milliseconds=1)

@@ -24,11 +24,11 @@ from ejpy.config import item_parameters, unquoted, values, yaml_tree
 from ejpy.config.classes import executor_for, load_class
 from ejpy.config.environment import expand
 from ejpy.config.model import InvalidJob, JobConfig, field_of, file_key
-from ejpy.config.wording import closest, one_line, shown
 from ejpy.config.yaml_tree import MapNode, Scalar, YamlNode
 from ejpy.errors import ConfigError, CronError
 from ejpy.schedule import cron
 from ejpy.terms import Executor
+from ejpy.wording import closest, one_line, shown
 
 LARGEST_FILE_BYTES = 8 * 1024 * 1024
 _TOP_KEYS = ("registry", "jobs")

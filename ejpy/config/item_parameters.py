@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ejpy.config.wording import shown
+from ejpy.wording import shown
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _BLANK = "".join(map(chr, range(0x21)))

@@ -19,9 +19,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ModelWrapVal
 from typing_extensions import Self
 
 from ejpy.config import durations, values
-from ejpy.config.wording import closest, one_line
 from ejpy.errors import ConfigError
 from ejpy.terms import CatchUp, Executor
+from ejpy.wording import closest, one_line
 
 MOST_ITEMS = 100_000
 _JAVA_INT = (-(2**31), 2**31 - 1)

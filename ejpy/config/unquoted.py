@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 
 from ejpy.config import yaml_tree
-from ejpy.config.wording import shown
 from ejpy.config.yaml_tree import YamlError, YamlNode
+from ejpy.wording import shown
 
 MOST_REPAIRS = 20
 """Each costs one more parse of the file; what is beyond is found in the next pass."""

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeVar
 
 from ejpy.config import durations, item_parameters
-from ejpy.config.wording import closest, shown
+from ejpy.wording import closest, shown
 
 PROPS_PREFIX = "ejpy."
 """Names in `props` that begin so are ejpy's own: its settings that ElasticJob has no key for."""

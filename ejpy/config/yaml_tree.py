@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from ejpy.config.wording import one_line, shown
+from ejpy.wording import one_line, shown
 
 DEEPEST = 40
 MOST_NODES = 500_000

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Protocol
 
+from ejpy.config.model import JobConfig
 from ejpy.coordination.ledger import HAND_OVER, JUST_BEFORE, Basis, Entry
 from ejpy.terms import CatchUp, NotRun, Outcome, Reason
 
@@ -45,6 +46,18 @@ class Policy:
     misfire_grace: timedelta
     claim_timeout: timedelta
     monitored: bool
+
+    @classmethod
+    def of(cls, config: JobConfig) -> Policy:
+        """The settings of a configuration."""
+        return cls(
+            failover=config.failover,
+            misfire=config.misfire,
+            catch_up=config.catch_up,
+            misfire_grace=config.misfire_grace,
+            claim_timeout=config.claim_timeout,
+            monitored=config.monitor_execution,
+        )
 
 
 @dataclass(frozen=True, slots=True)

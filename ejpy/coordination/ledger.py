@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from ejpy.config.model import JobConfig
 from ejpy.errors import RegistryError
 from ejpy.terms import NotRun, Outcome, Reason
 
@@ -48,6 +49,11 @@ class Basis:
 
     cron: str
     time_zone: str | None
+
+    @classmethod
+    def of(cls, config: JobConfig) -> Basis:
+        """The schedule of a configuration."""
+        return cls(config.cron or "", config.time_zone)
 
 
 @dataclass(frozen=True, slots=True)

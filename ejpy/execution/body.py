@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from ejpy.config.wording import one_line
 from ejpy.errors import JobCancelled
 from ejpy.execution.base import Attempt
 from ejpy.execution.cancellation import Cancellation, call_in_loop
 from ejpy.execution.daemon import DaemonExecutor
 from ejpy.job import ShardContext, ShardedJob
 from ejpy.logs import attempt_fields, current_fields
+from ejpy.wording import one_line
 
 ERROR_LENGTH = 500
 """Most characters of an error text."""

@@ -6,7 +6,6 @@ look; each keeps no more state than what it has begun and not ended.
     job.py          JobScheduler: the parts put together; the look
     membership.py   the job's and this worker's nodes: registering, draining, leaving
     leadership.py   election, abdication, resharding
-    neglect.py      owners that live and leave fires unclaimed
     items.py        the items that are mine: claims, bodies, their ends
     item.py         one of them
     checkpoints.py  what bodies save

@@ -216,19 +216,11 @@ class JobScheduler:
 
     def _item_look(self, now: datetime) -> Look:
         view, config = self._current_view(), self.config
-        policy = Policy(
-            failover=config.failover,
-            misfire=config.misfire,
-            catch_up=config.catch_up,
-            misfire_grace=config.misfire_grace,
-            claim_timeout=config.claim_timeout,
-            monitored=config.monitor_execution,
-        )
         situation = Situation(
             now=now,
             me=self._host.instance_id,
             live=view.instances,
-            policy=policy,
+            policy=Policy.of(config),
             basis=self._basis(),
             changed_at=self._changed_at or now,
             schedule_of=self._schedules.for_one_look(),
@@ -320,7 +312,7 @@ class JobScheduler:
         self._config_revision = node.revision
         try:
             config = from_document(node.data, self.name, self.config.job_class)
-            self._schedules.read(Basis(config.cron or "", config.time_zone))
+            self._schedules.read(Basis.of(config))
         except (ConfigError, CronError) as error:
             self._log.error("the registry's configuration is broken, the last good one stays: %s", error)
             return
@@ -331,7 +323,7 @@ class JobScheduler:
             self._set_timer()
 
     def _basis(self) -> Basis:
-        return Basis(self.config.cron or "", self.config.time_zone)
+        return Basis.of(self.config)
 
     def _set_timer(self) -> None:
         schedule = self._schedules.of(self._basis())

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ejpy.config.model import JobConfig
-from ejpy.coordination import assignment
+from ejpy.coordination import assignment, neglect
 from ejpy.coordination.assignment import LedgerNode, Move
 from ejpy.coordination.claims import Schedule
 from ejpy.coordination.ledger import Basis, BrokenEntry, decode, new_entry
+from ejpy.coordination.neglect import Neglect
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, view_of
 from ejpy.errors import GuardFailed, RegistryError
@@ -29,9 +30,7 @@ from ejpy.logs import fields
 from ejpy.registry.base import Check, Create, Delete, Node, Operation, SessionState, SetData, in_transactions
 from ejpy.registry.latch import LeaderLatch
 from ejpy.registry.mirror import TreeMirror
-from ejpy.scheduler import neglect
 from ejpy.scheduler.host import RETRY_SECONDS, Deed, Host
-from ejpy.scheduler.neglect import Neglect
 
 ELECTION_TIMEOUT_SECONDS = 30.0
 """How long to stand in line for the latch before looking again whether there is a leader now."""
@@ -249,7 +248,7 @@ class Leadership:
         flags: list[Operation],
         now: datetime,
     ) -> bool:
-        basis = Basis(config.cron or "", config.time_zone)
+        basis = Basis.of(config)
         try:
             ledger = await self._read_ledger([move.item for move in moves], basis, now)
             plan = assignment.plan(self._paths, view, moves, ledger, basis, now, frozenset(term.neglect.overdue))
@@ -343,7 +342,7 @@ class Leadership:
     async def _find_neglect(self, term: _Term, config: JobConfig, schedule: Schedule) -> bool:
         view = view_of(self._mirror.nodes, self._paths)
         owners = neglect.claimable(view, config.sharding_total_count)
-        basis, now = Basis(config.cron or "", config.time_zone), self._host.clock.now()
+        basis, now = Basis.of(config), self._host.clock.now()
         try:
             ledger = await self._read_ledger(list(owners), basis, now)
         except RegistryError as error:
