@@ -30,7 +30,7 @@ from functools import partial
 
 from ejpy.clock import Clock
 from ejpy.errors import AccessDenied, GuardFailed, OutcomeUnknown, RegistryUnavailable, RequestTooLarge
-from ejpy.registry.base import Check, Committed, Create, Delete, Operation, Registry, operation_bytes, parent_of
+from ejpy.registry.base import Check, Committed, Create, Delete, Operation, Registry, operation_bytes, parent_of, refuse_too_large
 
 MOST_UNDER_WAY = 8
 """How many transactions wait for their replies at the same time; what is ready meanwhile is merged into the next ones."""
@@ -78,11 +78,7 @@ class GroupCommit:
         if self._closed:
             raise RegistryUnavailable("not sent: this worker is closing its connection to the registry")
         submission = _Submission(self.submissions, tuple(operations), not_after, self._loop.create_future())
-        if len(operations) > self._registry.max_operations or submission.size > self._registry.max_bytes:
-            raise RequestTooLarge(
-                f"{len(operations)} operations of {submission.size} bytes; at most {self._registry.max_operations} operations"
-                f" and {self._registry.max_bytes} bytes go into one transaction: divide it"
-            )
+        refuse_too_large(operations, self._registry.max_operations, self._registry.max_bytes)
         self.submissions += 1
         self._line_up(submission)
         self._gathered.append(submission)

@@ -31,9 +31,9 @@ from ejpy.errors import (
 from ejpy.registry.base import Node, SessionState, check_path
 from ejpy.registry.leased import LeasedRegistry
 from ejpy.registry.memory_store import MemoryStore
-from ejpy.registry.transaction import Record, Transaction
+from ejpy.registry.transaction import Transaction
 
-__all__ = ["MemoryRegistry", "MemoryStore", "Record", "Transaction"]
+__all__ = ["MemoryRegistry", "MemoryStore"]
 
 logger = logging.getLogger("ejpy.registry.memory")
 

@@ -427,6 +427,15 @@ def test_what_passed_during_a_run_does_not_vanish_when_the_item_is_disabled_befo
     assert {at("10:05"), at("10:10")} <= recorded_or_claimed(ran("10:00", "10:00", "10:12"), s, enabled=False)
 
 
+def test_a_disabling_records_what_passed_during_the_run_and_after_it_apart() -> None:
+    """The run lasted from 10:00 to 10:07; the item is found disabled at 10:16."""
+    entry = at_rest(ran("10:00", "10:00", "10:07"), situation("10:16", FIVES), enabled=False)
+    assert entry.not_run == (
+        NotRunRange(at("10:00"), at("10:05"), NotRun.OVERLAP),
+        NotRunRange(at("10:05"), at("10:15"), NotRun.MISSED),
+    )
+
+
 def test_what_was_due_under_a_changed_schedule_does_not_vanish_when_the_item_is_disabled_before_it_was_seen() -> None:
     """From tens to fives at 10:01, disabled when its new owner first looks, at 10:07: 10:05 was due."""
     s = situation("10:07", {BASIS: Instants("10:00", "10:10"), CHANGED: FIVES}, basis=CHANGED, changed_at="10:01")

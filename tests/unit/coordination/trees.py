@@ -12,7 +12,7 @@ from ejpy.coordination.ledger import Entry, decode, encode
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, instance_document, view_of
 from ejpy.registry.base import Create, Delete, Node, Operation, Registry, SetData, ancestors, operation_bytes
-from ejpy.registry.memory import Record, Transaction
+from ejpy.registry.transaction import Record, Transaction
 
 MODIFIED = datetime(2026, 3, 2, tzinfo=timezone.utc)
 LEADER_SESSION = 1
