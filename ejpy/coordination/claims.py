@@ -201,7 +201,9 @@ def _missed(entry: Entry, s: Situation, schedule: Schedule, first: datetime, unt
     if s.policy.catch_up is CatchUp.NONE and not on_time:
         return Write(entry.record(entry.accounted_until, last, NotRun.MISSED))
     late_reason = Reason.SCHEDULED_TOO_LONG if entry.overdue else Reason.CATCH_UP
-    return _claim(_record_before(entry, schedule, fire, NotRun.MISSED), s, fire, Reason.SCHEDULED if on_time else late_reason)
+    again = fire == entry.fire  # it was claimed before, and given back: a further claim has a reason
+    reason = Reason.SCHEDULED if on_time and not again else late_reason
+    return _claim(_record_before(entry, schedule, fire, NotRun.MISSED), s, fire, reason)
 
 
 def _record_before(entry: Entry, schedule: Schedule, fire: datetime, why: NotRun) -> Entry:

@@ -609,3 +609,10 @@ def test_times_of_a_claimed_entry_are_utc() -> None:
     assert isinstance(step, Claim)
     times = [step.entry.fire, step.entry.accounted_until, *(t for r in step.entry.not_run for t in (r.after, r.until))]
     assert {time.tzinfo for time in times if time is not None} == {timezone.utc}
+
+
+def test_a_fire_that_was_given_back_is_claimed_again_with_a_reason() -> None:
+    """P1: a further claim of a fire is granted as a recovery only."""
+    back = give_back(replace(running("10:05", ME), checkpoint=None))
+    step = look(back, situation("10:05:01", FIVES), held_since="10:00")
+    assert claimed(step) == (at("10:05"), 2, Reason.CATCH_UP)

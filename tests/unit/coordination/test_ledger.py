@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ejpy.coordination.ledger import NOT_RUN_KEPT, Basis, BrokenEntry, Entry, NotRunRange, decode, encode, new_entry
+from ejpy.coordination.ledger import NOT_RUN_KEPT, Basis, BrokenEntry, Entry, NewerEntry, NotRunRange, decode, encode, new_entry
 from ejpy.errors import RegistryError
 from ejpy.terms import NotRun, Outcome, Reason
 from tests.unit.coordination.situations import BASIS, CHANGED, MINUTE, at, idle, ran, running
@@ -119,8 +119,15 @@ def test_unknown_keys_are_passed_over() -> None:
 
 
 def test_a_later_format_is_refused() -> None:
-    with pytest.raises(BrokenEntry, match="format is 2, this ejpy knows 1"):
+    with pytest.raises(NewerEntry, match=rf"^{PATH}: of a later ejpy \(format 2\).*upgrade this worker"):
         decode(document(v=2), 5, PATH)
+
+
+@pytest.mark.parametrize("version", [0, -1, 1.5, "1", "2", None, [1]])
+def test_a_format_that_never_was_is_rubbish(version: object) -> None:
+    with pytest.raises(BrokenEntry) as broken:
+        decode(document(v=version), 5, PATH)
+    assert not isinstance(broken.value, NewerEntry), "nobody shall wait for an upgrade"
 
 
 # ---- the token ----------------------------------------------------------------------------------------------------------
@@ -200,12 +207,14 @@ BROKEN = {
 
 @pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
 def test_rubbish_is_refused_as_such(data: bytes) -> None:
-    with pytest.raises(BrokenEntry, match=rf"^{PATH}: not a ledger entry .*delete the node to start the item anew"):
+    with pytest.raises(BrokenEntry, match=rf"^{PATH}: not a ledger entry \(\w+: .") as broken:
         decode(data, 5, PATH)
+    assert not isinstance(broken.value, NewerEntry)
 
 
 def test_a_broken_entry_is_an_error_of_the_registry() -> None:
     assert issubclass(BrokenEntry, RegistryError)
+    assert issubclass(NewerEntry, BrokenEntry)
 
 
 def only_known_types(entry: Entry) -> bool:
