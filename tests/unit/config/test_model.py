@@ -249,7 +249,7 @@ def test_failover_without_monitoring_is_a_warning() -> None:
     assert [w.key for w in job(failover=True, monitor_execution=False).warnings()] == ["failover"]
 
 
-@pytest.mark.parametrize("key", set(EXAMPLES) - {"sharding_item_parameters"})
+@pytest.mark.parametrize("key", sorted(set(EXAMPLES) - {"sharding_item_parameters"}))
 def test_a_value_that_is_written_is_read_back(key: str) -> None:
     value = EXAMPLES[key][1]
     assert getattr(job(**{key: write_value(value)}), key) == value

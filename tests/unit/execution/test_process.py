@@ -148,7 +148,7 @@ def test_a_crash_is_the_failure_of_its_attempt_and_says_how(behaviour: str, erro
             assert (await h.run("succeed", 2)).outcome is Outcome.SUCCEEDED
 
     run(scenario())
-    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    (record,) = [r for r in caplog.records if r.levelno == logging.ERROR and r.name.startswith("ejpy")]
     assert (record.getMessage(), fields_of(record)["item"]) == (f"failed: {error}", 1)
 
 
