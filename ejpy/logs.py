@@ -22,14 +22,17 @@ from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
 from datetime import datetime, timezone
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal
 
 from ejpy.execution.base import Attempt
 from ejpy.wording import one_line
 
-if TYPE_CHECKING:  # at run time these classes take a parameter only from Python 3.11 on
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
+    # at run time these classes take a parameter only from Python 3.11 on
     _LoggerAdapter = logging.LoggerAdapter[logging.Logger]
-    _StreamHandler = logging.StreamHandler[TextIO]
+    _StreamHandler = logging.StreamHandler[SupportsWrite[str]]
 else:
     _LoggerAdapter = logging.LoggerAdapter
     _StreamHandler = logging.StreamHandler
@@ -128,7 +131,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(event, ensure_ascii=False, default=plain)
 
 
-def configure(level: str, format: Literal["text", "json"], stream: TextIO) -> None:
+def configure(level: str, format: Literal["text", "json"], stream: SupportsWrite[str]) -> None:
     """Send everything that is logged in this process at `level` ("debug", "info", …) or above to `stream`.
 
     For the command line tool only. Called again, it replaces what it set up before. Libraries below ejpy are held to

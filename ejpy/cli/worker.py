@@ -8,7 +8,6 @@ import os
 import secrets
 import signal
 import sys
-import threading
 import uuid
 from typing import Literal
 
@@ -18,6 +17,7 @@ from ejpy import logs
 from ejpy.cli import options
 from ejpy.cli.address import own_address
 from ejpy.cli.check import load
+from ejpy.cli.log_stream import LogStream
 from ejpy.cli.output import Failure, Refusal
 from ejpy.clock import SystemClock
 from ejpy.config.classes import executor_for, load_class
@@ -38,8 +38,8 @@ logger = logging.getLogger("ejpy.worker")
 DEFAULT_REGISTRY = "sqlite:///ejpy.db"
 GRACE_SECONDS = 30.0
 POOL_SIZE = 32
-EXIT_SECONDS = 1.0
-"""How long the interpreter may take to end after the worker is done."""
+EXIT_SECONDS = 0.5
+"""How long the last lines of the log may take."""
 
 
 @click.command()
@@ -97,7 +97,8 @@ def worker(
         own_ip = own_address(ip)
     except ConfigError as error:
         raise Refusal(str(error)) from error
-    logs.configure(log_level, log_format, sys.stderr)
+    stream = LogStream(sys.stderr.fileno())
+    logs.configure(log_level, log_format, stream)
     try:
         asyncio.run(
             _run(
@@ -114,14 +115,8 @@ def worker(
         raise Refusal(str(error)) from error
     except RegistryError as error:
         raise Failure(str(error)) from error
-    _end_within(EXIT_SECONDS)
-
-
-def _end_within(seconds: float) -> None:
-    """The worker is done: end the process, also if threads that a job's code started would keep the interpreter alive."""
-    timer = threading.Timer(seconds, os._exit, (0,))
-    timer.daemon = True
-    timer.start()
+    finally:
+        stream.end(EXIT_SECONDS)
 
 
 async def _run(
@@ -164,4 +159,9 @@ async def _run(
         address.namespace,
         extra=fields(instance=identity.instance_id),
     )
-    await worker.run(connection_timeout=connection_timeout, grace=grace)
+    try:
+        await worker.run(connection_timeout=connection_timeout, grace=grace)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):  # it is ending: a further signal must not end it otherwise
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)

@@ -235,6 +235,8 @@ def _time(text: str) -> datetime:
     time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     if time.tzinfo is None:
         raise ValueError(f"{text!r} has no offset from UTC")
+    if not 2000 <= time.year < 2200:
+        raise ValueError(f"{text!r} is not a time of this age")
     return time.astimezone(timezone.utc)
 
 

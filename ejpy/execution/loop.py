@@ -16,7 +16,7 @@ import sys
 import threading
 
 from ejpy.clock import Clock
-from ejpy.execution.body import BodyEnd, run_body_async
+from ejpy.execution.body import BodyEnd, How, run_body_async
 from ejpy.execution.bounded import CANCEL_GRACE_SECONDS, BoundedRunner
 from ejpy.execution.cancellation import call_in_loop
 from ejpy.execution.daemon import DaemonExecutor
@@ -100,9 +100,17 @@ class AsyncioRunner(BoundedRunner):
 
         def over(task: asyncio.Task[BodyEnd | None]) -> None:
             home.tasks.pop(run, None)
+            told = run in home.was_told
             home.was_told.discard(run)
-            # A task that is cancelled before its first step never begins: the body was not entered.
-            self._left_from_thread(run, None if task.cancelled() else task.result())
+            # A task that is cancelled before its first step never begins: the body was not entered. One that its own body
+            # cancelled in its last step counts as cancelled as well, though that body ran to its end.
+            if not task.cancelled():
+                end = task.result()
+            elif run.entered is None:
+                end = None
+            else:
+                end = BodyEnd(How.STOPPED) if told else BodyEnd(How.RAISED, "CancelledError: the body cancelled its own task")
+            self._left_from_thread(run, end)
 
         task.add_done_callback(over)
 

@@ -39,6 +39,8 @@ class Item:
     """None: there is no node yet."""
     doubt: Change | None = None
     """A claim whose outcome is unknown."""
+    rest_until: float = 0.0
+    """When it may be claimed again, by the loop's time: its body could not be entered."""
     blocked: bool = False
     """Its entry cannot be understood and must not be touched."""
     execution: Execution | None = None

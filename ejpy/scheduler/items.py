@@ -22,10 +22,10 @@ from datetime import datetime
 from typing import Any
 
 from ejpy.coordination import claims
-from ejpy.coordination.claims import Claim, Situation, Wait
+from ejpy.coordination.claims import Claim, Situation, Step, Wait
 from ejpy.coordination.ledger import BrokenEntry, Entry, NewerEntry, decode, encode, new_entry
 from ejpy.coordination.paths import JobPaths
-from ejpy.errors import GuardFailed, GuardFailure, OutcomeUnknown, RegistryError
+from ejpy.errors import AccessDenied, GuardFailed, GuardFailure, OutcomeUnknown, RegistryError, RequestTooLarge
 from ejpy.execution.base import Attempt, Ended
 from ejpy.history.records import AttemptEnded, AttemptStarted, FiresNotRun, Journal
 from ejpy.logs import fields
@@ -162,21 +162,30 @@ class Items:
             elif item.version is None:
                 changes.append(Change(item, entry))
             else:
-                enabled = look.enabled(item.number)
-                step = claims.decide(entry, look.situation, held_since=item.held_since, enabled=enabled)
+                step = self._decide(item, entry, item.held_since, look)
                 if isinstance(step, Wait):
                     if not item.watched:
                         watches.append(item)
                         if step.until is not None:
                             self._again_in((step.until - look.situation.now).total_seconds())
                 elif isinstance(step, Claim):
-                    if saturated:
-                        self._again_in(RETRY_SECONDS)
+                    rest = item.rest_until - asyncio.get_running_loop().time()
+                    if saturated or rest > 0:
+                        self._again_in(RETRY_SECONDS if saturated else rest)
                     else:
                         changes.append(Change(item, step.entry, claim=True, session_id=self._host.registry.session_id))
                 elif step is not None:
                     changes.append(Change(item, step.entry))
         return changes, watches
+
+    def _decide(self, item: Item, entry: Entry, held_since: datetime, look: Look) -> Step:
+        """One item whose entry nobody thought of must not stop the others."""
+        try:
+            return claims.decide(entry, look.situation, held_since=held_since, enabled=look.enabled(item.number))
+        except (ValueError, OverflowError) as error:
+            self._log.error("the ledger entry makes no sense, the item rests: %s", error, extra=fields(item=item.number))
+            item.blocked = True
+            return None
 
     def _again_in(self, seconds: float) -> None:
         """Look again at the latest then; one timer, whoever asks."""
@@ -220,11 +229,17 @@ class Items:
             operations.append(Check(self._paths.instance(self._host.instance_id)))
         try:
             committed = await self._host.group.commit(operations, not_after=self._host.registry.lease_until)
+        except (AccessDenied, RequestTooLarge) as error:
+            return await self._write_one_by_one(changes, look, error)
         except GuardFailed as error:
             self._log.info("a condition did not hold, looking again: %s", error)
             for change in changes:
                 change.item.entry = None
-            return error.failure is not GuardFailure.NO_NODE or await self._restore_ledger_root()
+            if error.path == self._paths.instance(self._host.instance_id):
+                return False  # the copy of the tree will show in a moment that this worker is not registered any more
+            if error.failure is GuardFailure.NO_NODE:
+                await self._restore_ledger_root()
+            return True
         except OutcomeUnknown as error:
             self._log.warning("outcome of a write unknown, reading it back: %s", error)
             for change in changes:
@@ -243,15 +258,24 @@ class Items:
             self._start(change.item, look, change.session_id)
         return True
 
-    async def _restore_ledger_root(self) -> bool:
-        """Somebody removed the node that the ledger entries are below."""
+    async def _write_one_by_one(self, changes: list[Change], look: Look, error: RegistryError) -> bool:
+        """One of them cannot be written; the others shall be."""
+        if len(changes) > 1:
+            for change in changes:
+                await self._write([change], look)
+        else:
+            self._log.error("cannot be written, the item rests: %s", error, extra=fields(item=changes[0].item.number))
+            changes[0].item.blocked = True
+        return True
+
+    async def _restore_ledger_root(self) -> None:
+        """Somebody removed an entry, or the node that all of them are below."""
         paths = [*ancestors(self._paths.term), self._paths.term]
         nodes = await self._host.registry.read(paths)
         missing: list[Operation] = [Create(path) for path, node in zip(paths, nodes, strict=True) if node is None]
         if missing:
             self._log.error("the ledger was removed while the job runs: its items start anew at their next fires")
             await self._host.group.commit([Check(self._paths.instance(self._host.instance_id)), *missing])
-        return False
 
     async def _without_living_owners(self, changes: list[Change]) -> list[Change]:
         """Leave out what would take a running item from an owner who is alive after all.
@@ -364,6 +388,8 @@ class Items:
             self._log.error("an attempt ended that is not known here: %s", attempt)
             return
         item.ended = ended
+        if ended.outcome is None:
+            item.rest_until = asyncio.get_running_loop().time() + RETRY_SECONDS
         unmonitored = item.entry is not None and not item.entry.running and ended.outcome is not None
         if item.superseded or unmonitored:
             self._settle(item, recorded=not item.superseded)

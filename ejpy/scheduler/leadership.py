@@ -25,7 +25,7 @@ from ejpy.coordination.ledger import Basis, BrokenEntry, decode, new_entry
 from ejpy.coordination.neglect import Neglect
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, view_of
-from ejpy.errors import GuardFailed, RegistryError
+from ejpy.errors import GuardFailed, GuardFailure, RegistryError
 from ejpy.logs import fields
 from ejpy.registry.base import Check, Create, Delete, Node, Operation, SessionState, SetData, in_transactions
 from ejpy.registry.latch import LeaderLatch
@@ -140,8 +140,9 @@ class Leadership:
             if hold is None:
                 return True
             try:
-                if await self._take_leadership(hold.node_path):
-                    hold.released_in_transaction()
+                if not await self._take_leadership(hold.node_path):
+                    return False
+                hold.released_in_transaction()
             finally:
                 await hold.release()
         except RegistryError as error:
@@ -165,7 +166,8 @@ class Leadership:
         try:
             committed = await self._host.group.commit(operations, not_after=registry.lease_until)
         except GuardFailed as error:
-            self._log.info("election: somebody else was first: %s", error)
+            foreign = error.failure is GuardFailure.NOT_EMPTY
+            self._log.log(logging.WARNING if foreign else logging.INFO, "election: a condition did not hold: %s", error)
             return False
         term_begun = self._begin_term(session_id, committed.versions[-1])
         self._settle(term_begun, [p.leader], committed.revision)

@@ -105,7 +105,9 @@ class Membership:
         """
         entry = Create(self._paths.server(self._host.ip), DISABLED if config.disabled else ENABLED)
         registered = Check(self._paths.instance(self._host.instance_id))
-        await self._host.group.commit([registered, entry], not_after=self._host.registry.lease_until)
+        [parent] = await self._host.registry.read([self._paths.servers])
+        missing = [Create(self._paths.servers)] if parent is None else []
+        await self._host.group.commit([registered, *missing, entry], not_after=self._host.registry.lease_until)
         self._log.warning("the entry of server %s had been removed, and was made again", self._host.ip)
 
     async def say_draining(self, resignation: list[Operation]) -> None:

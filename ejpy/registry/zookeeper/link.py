@@ -52,7 +52,15 @@ class Link:
         self._handover = Handover(self.loop)
         self.client = Client(servers, session_timeout, clock, credentials, self._handover, self)
         self.channel = Channel(self.loop, self.client, self._handover, self._expired)
-        self.guard = SessionGuard(self.loop, clock, session_timeout, probe=self._probe, cut=self._cut, notify=notify)
+
+        def changed(state: SessionState) -> None:
+            if state is SessionState.LOST:
+                # A server that was restored from an older state refuses clients that have seen a newer one. With the session
+                # nothing is left that rests on that; `sync` comes before the next one is used.
+                self.client.last_zxid = 0
+            notify(state)
+
+        self.guard = SessionGuard(self.loop, clock, session_timeout, probe=self._probe, cut=self._cut, notify=changed)
         self.watches = Watches(self.loop, self.channel, self._cut)
         self._asked_timeout = session_timeout
         self._told_timeout = session_timeout
