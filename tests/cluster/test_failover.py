@@ -22,11 +22,6 @@ from tests.support.workers import WorkerProcess
 from tests.support.zookeeper import ZooKeeperServer
 
 
-@pytest.fixture(params=["zookeeper", "sqlite"])
-def url(request: pytest.FixtureRequest, server: ZooKeeperServer, tmp_path: Path) -> str:
-    return sqlite_url(tmp_path) if request.param == "sqlite" else zookeeper_url(server.address)
-
-
 def begun(fleet: Fleet, name: str, items: int) -> dict[int, Execution]:
     """Wait until bodies of all items run that are held; by item."""
 
@@ -112,12 +107,12 @@ def counted(workers: list[WorkerProcess], run: Execution) -> int:
 # ---- D8 -----------------------------------------------------------------------------------------------------------
 
 
-def test_d8_the_only_worker_is_killed_in_mid_run_and_its_successor_fires_again(url: str, tmp_path: Path) -> None:
+def test_d8_the_only_worker_is_killed_in_mid_run_and_its_successor_fires_again(server: ZooKeeperServer, tmp_path: Path) -> None:
     """D8: a job that does not overlap was believed to be running for ever after its process was killed. Two jobs, with
     failover and without; nobody is left to take over until the worker is started again."""
     hold = tmp_path / "hold"
     hold.touch()
-    with Fleet(url, tmp_path) as fleet:
+    with Fleet(zookeeper_url(server.address), tmp_path) as fleet:
         policies = {"failover": True, "plain": False}
         jobs = {
             name: job(items=2, settings={"failover": failover}, hold=str(hold), deaf=True) for name, failover in policies.items()
@@ -187,10 +182,10 @@ def owner_of(note: dict[str, Any], workers: list[WorkerProcess]) -> tuple[Worker
     return (a, b) if note["pid"] == a.pid else (b, a)
 
 
-def test_a_further_attempt_after_kill_9_goes_on_from_the_checkpoint(url: str, tmp_path: Path) -> None:
+def test_a_further_attempt_after_kill_9_goes_on_from_the_checkpoint(server: ZooKeeperServer, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     gate.touch()
-    with Fleet(url, tmp_path) as fleet:
+    with Fleet(zookeeper_url(server.address), tmp_path) as fleet:
         workers = fleet.start(fleet.write("jobs.yml", {"resumed": resuming(gate)}), "a", "b")
         first = wait_until(lambda: notes(fleet.record, "saved"), PATIENCE_SECONDS, "a checkpoint is saved")[0]
         victim, survivor = owner_of(first, workers)
@@ -210,8 +205,12 @@ def test_a_further_attempt_after_kill_9_goes_on_from_the_checkpoint(url: str, tm
         fleet.stop()
 
 
-def test_an_owner_that_was_stopped_and_wakes_up_cannot_save_its_checkpoint(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("registry", ["zookeeper", "sqlite"])
+def test_an_owner_that_was_stopped_and_wakes_up_cannot_save_its_checkpoint(
+    registry: str, server: ZooKeeperServer, tmp_path: Path
+) -> None:
     """Its item was run again elsewhere meanwhile. The body is awake before anybody told its worker."""
+    url = sqlite_url(tmp_path) if registry == "sqlite" else zookeeper_url(server.address)
     gate = tmp_path / "gate"
     gate.touch()
     with Fleet(url, tmp_path) as fleet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -119,7 +120,7 @@ class Uneven:
     """What came of two workers that had jobs with long and with short runs for a while."""
 
     busy: list[Execution]
-    """One item whose every run takes longer than from fire to fire."""
+    """One item whose every run takes longer than from fire to fire, until it is disabled."""
     busy_nodes: list[frozenset[str]]
     """The paths of its job's tree, looked at now and then; the last time after it was disabled."""
     uneven: list[Execution]
@@ -137,10 +138,10 @@ def histories(server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory)
             "beside": job(items=2),
         }
         a, b = fleet.start(fleet.write("jobs.yml", jobs), "a", "b")
-        for name in ("uneven", "beside"):
-            fleet.wait_until_shared(name, 2, a, b)
-        begun = now()
+        for name, items in (("busy", 1), ("uneven", 2), ("beside", 2)):
+            fleet.wait_until_shared(name, items, a, b)
         fleet.wait_for_fires("busy", 1)
+        begun = now()
         nodes = []
         for _ in range(3):
             nodes.append(frozenset(fleet.nodes("busy")))
@@ -150,10 +151,14 @@ def histories(server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory)
         fleet.change(SetData(paths.server(ip), DISABLED))
         wait_until(lambda: _rests(fleet, "busy"), PATIENCE_SECONDS, "the busy job rests")
         nodes.append(frozenset(fleet.nodes("busy")))
-        fleet.wait_for_runs("uneven", 2, lambda run: run.item == 0 and run.end is not None)
+        fleet.wait_for_runs("uneven", 2, partial(_slow_and_over, begun))
         after = {name: [run for run in fleet.runs(name) if run.scheduled_time > begun] for name in jobs}
         fleet.stop()
-        yield Uneven(fleet.runs("busy"), nodes, after["uneven"], after["beside"])
+        yield Uneven(after["busy"], nodes, after["uneven"], after["beside"])
+
+
+def _slow_and_over(begun: datetime, run: Execution) -> bool:
+    return run.item == 0 and run.scheduled_time > begun and run.how == "returned"
 
 
 def _rests(fleet: Fleet, name: str) -> bool:

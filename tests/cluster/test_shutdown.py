@@ -38,9 +38,7 @@ def exits_within(worker: WorkerProcess, seconds: float, send: signal.Signals) ->
 # ---- H1 -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("registry", "send"), [("zookeeper", signal.SIGTERM), ("zookeeper", signal.SIGINT), ("sqlite", signal.SIGTERM)]
-)
+@pytest.mark.parametrize(("registry", "send"), [("zookeeper", signal.SIGTERM), ("sqlite", signal.SIGINT)])
 def test_h1_a_stopping_worker_ends_what_runs_and_gives_the_rest_away_at_once(
     registry: str, send: signal.Signals, server: ZooKeeperServer, tmp_path: Path
 ) -> None:
@@ -92,10 +90,8 @@ def _later(than: datetime, run: Execution) -> bool:
     return run.scheduled_time > than
 
 
-@pytest.mark.parametrize("registry", ["zookeeper", "sqlite"])
-def test_h1_an_idle_worker_ends_soon_and_is_gone(registry: str, server: ZooKeeperServer, tmp_path: Path) -> None:
-    url = sqlite_url(tmp_path) if registry == "sqlite" else zookeeper_url(server.address)
-    with Fleet(url, tmp_path) as fleet:
+def test_h1_an_idle_worker_ends_soon_and_is_gone(server: ZooKeeperServer, tmp_path: Path) -> None:
+    with Fleet(zookeeper_url(server.address), tmp_path) as fleet:
         config = fleet.write("jobs.yml", {f"idle{number}": job(cron=NEVER, items=2) for number in range(3)})
         workers = fleet.start(config, "a", "b", "c")
         for worker, send in zip(workers, (signal.SIGTERM, signal.SIGINT, signal.SIGTERM), strict=True):
@@ -142,13 +138,11 @@ def entered_on_each(fleet: Fleet) -> dict[str, dict[str, Any]]:
     return wait_until(first, PATIENCE_SECONDS, "a body runs on each executor")
 
 
-@pytest.mark.parametrize("registry", ["zookeeper", "sqlite"])
-def test_h2_bodies_that_do_not_stop_do_not_keep_the_worker(registry: str, server: ZooKeeperServer, tmp_path: Path) -> None:
+def test_h2_bodies_that_do_not_stop_do_not_keep_the_worker(server: ZooKeeperServer, tmp_path: Path) -> None:
     """H2: the process did not end. Bodies in a thread, a coroutine and a child process sleep for 1000 s, deaf; another job
     fires every second while the worker stops."""
     grace = 3
-    url = sqlite_url(tmp_path) if registry == "sqlite" else zookeeper_url(server.address)
-    with Fleet(url, tmp_path) as fleet:
+    with Fleet(zookeeper_url(server.address), tmp_path) as fleet:
         jobs = on_each_executor("Stubborn", gate=str(tmp_path))
         [worker] = fleet.start(fleet.write("jobs.yml", {**jobs, "beside": job()}), "a", grace=grace)
         stuck = entered_on_each(fleet)
