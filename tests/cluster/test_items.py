@@ -187,22 +187,29 @@ def test_c5_the_item_count_changes_while_the_job_runs(server: ZooKeeperServer, t
 
 
 def test_c5_a_fire_uses_one_count_only(server: ZooKeeperServer, tmp_path: Path) -> None:
-    """The count changes right when the job fires, a little earlier or later each time: never do two items of one fire believe
-    in different counts, or some work would be done twice and some not at all."""
+    """The count changes right before the job fires, and one worker has not heard of it yet, since it was paused for a moment:
+    two items of one fire must not believe in different counts, or some work would be done twice and some not at all.
+
+    With STICKY, the late worker's items stay with it, so that nobody else's claims are in its way."""
     with Fleet(zookeeper_url(server.address), tmp_path) as fleet:
-        workers = fleet.start(fleet.write("jobs.yml", {"counted": job(items=6)}), "a", "b", "c")
+        settings = {"job_sharding_strategy_type": "STICKY"}
+        workers = fleet.start(fleet.write("jobs.yml", {"counted": job(items=6, settings=settings)}), "a", "b", "c")
         fleet.wait_until_shared("counted", 6, *workers)
         path = fleet.paths("counted").config
         begun = now()
-        for number, offset in enumerate((0, 5, 10, 15, 20, 25, 30, 40)):
+        for count in (4, 6, 4, 6):
             node = fleet.nodes("counted")[path]
             config = from_document(node.data, "counted", "tests.support.jobs:RecordingJob")
-            changed = config.model_copy(update={"sharding_total_count": 4 if number % 2 == 0 else 6})
-            document = to_document(changed, previous=node.data)
-            moment = now().replace(microsecond=0) + timedelta(seconds=2, milliseconds=offset)
-            wait_until(lambda moment=moment: now() >= moment, PATIENCE_SECONDS, "the moment")  # type: ignore[misc]
+            document = to_document(config.model_copy(update={"sharding_total_count": count}), previous=node.data)
+            leader = fleet.view("counted").leader
+            late = next(worker for worker in workers if fleet.id_of(worker) != leader)
+            fire = now().replace(microsecond=0) + timedelta(seconds=2)
+            wait_for_moment(fire - timedelta(seconds=0.4))
+            late.pause()
             fleet.change(SetData(path, document, node.version))
-            fleet.wait_until_shared("counted", changed.sharding_total_count, *workers)
+            wait_for_moment(fire + timedelta(seconds=0.2))
+            late.resume()
+            fleet.wait_until_shared("counted", count, *workers)
         fleet.wait_for_fires("counted", 1, items=6)
         fleet.stop()
         runs = [run for run in fleet.runs("counted") if run.scheduled_time > begun]
@@ -210,6 +217,10 @@ def test_c5_a_fire_uses_one_count_only(server: ZooKeeperServer, tmp_path: Path) 
         assert all(run.item < run.total for run in runs)
         mixed = {f"{fire:%H:%M:%S}": counts for fire, counts in totals(runs).items() if len(counts) > 1}
         assert not mixed
+
+
+def wait_for_moment(moment: datetime) -> None:
+    wait_until(lambda: now() >= moment, PATIENCE_SECONDS, str(moment))
 
 
 # ---- J5 -----------------------------------------------------------------------------------------------------------

@@ -64,11 +64,11 @@ def test_h1_a_stopping_worker_ends_what_runs_and_gives_the_rest_away_at_once(
         told = now()
         wait_until(lambda: fleet.owners("drained")[1] == fleet.id_of(staying), PATIENCE_SECONDS, "item 1 is given away")
         fleet.wait_for_runs("drained", 1, lambda run: run.item == 1 and run.pid == staying.pid)
-        assert _the(fleet, slow.token).end is None, "item 1 was given away only when item 0 had ended"
+        assert _again(fleet, slow).end is None, "item 1 was given away only when item 0 had ended"
 
         assert leaving.wait_exit(PATIENCE_SECONDS) == 0
         wait_until(lambda: fleet.id_of(leaving) not in fleet.view("drained").instances, 1.0, "its node is gone")
-        assert _the(fleet, slow.token).how == "returned"
+        assert _again(fleet, slow).how == "returned"
         about = {"item": 0, "token": slow.token, "message": Outcome.SUCCEEDED.value}
         assert len(said(leaving, "ejpy.history", **about)) == 1
         fleet.wait_for_runs("drained", 1, lambda run: run.item == 0 and run.pid == staying.pid)
@@ -82,8 +82,9 @@ def test_h1_a_stopping_worker_ends_what_runs_and_gives_the_rest_away_at_once(
             assert len(fires) == span + 1, f"item {item} missed a fire while it changed hands"
 
 
-def _the(fleet: Fleet, token: int) -> Execution:
-    return next(run for run in fleet.runs("drained") if run.token == token)
+def _again(fleet: Fleet, run: Execution) -> Execution:
+    """The same run as it is now."""
+    return next(one for one in fleet.runs(run.job) if (one.item, one.token) == (run.item, run.token))
 
 
 def _later(than: datetime, run: Execution) -> bool:

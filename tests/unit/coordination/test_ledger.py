@@ -20,7 +20,7 @@ PATH = "/ns.ledger/job/3"
 LEAST = {"v": 1, "accounted_until": "2026-03-02T10:00:00Z", "cron": "0 * * * * ?"}
 
 _offsets = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
-times = st.datetimes(datetime(1971, 1, 1), datetime(2199, 1, 1), timezones=_offsets | st.just(timezone.utc))
+times = st.datetimes(datetime(2000, 1, 2), datetime(2199, 1, 1), timezones=_offsets | st.just(timezone.utc))
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),

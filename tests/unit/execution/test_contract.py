@@ -233,7 +233,7 @@ def test_what_has_a_place_but_was_not_entered_is_not_entered_after_cancel(
 def test_a_refusal_and_a_cancel_at_the_same_moment_are_one_end(executor: Executor) -> None:
     async def scenario() -> None:
         async with harness(executor, size=1) as h:
-            for item in range(200):
+            for item in range(50):
                 asked = threading.Event()
 
                 def refuse(asked: threading.Event = asked) -> bool:
@@ -244,7 +244,7 @@ def test_a_refusal_and_a_cancel_at_the_same_moment_are_one_end(executor: Executo
                 asked.wait(10)
                 execution.cancel("a test")
                 assert (await h.end_of(item)).outcome is None
-            await h.run("succeed", 200)
+            await h.run("succeed", 50)
 
     run(scenario())
 
