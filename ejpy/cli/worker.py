@@ -152,9 +152,10 @@ async def _run(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop)
     logger.info(
-        "ejpy %s: %d jobs, registry %s%s",
+        "ejpy %s: %d job%s, registry %s, namespace %s",
         __version__,
         len(file.jobs),
+        "" if len(file.jobs) == 1 else "s",
         registry.address,
         address.namespace,
         extra=fields(instance=identity.instance_id),

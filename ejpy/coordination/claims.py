@@ -175,6 +175,13 @@ def _ran_until(entry: Entry, first: datetime) -> datetime | None:
     return entry.ended if entry.claimed < first <= entry.ended else None
 
 
+def _overlap_after(entry: Entry, schedule: Schedule, last: datetime, until: datetime) -> datetime | None:
+    """The last instant after `last` at which the last attempt ran."""
+    first = _next(schedule, last)
+    ran_until = _ran_until(entry, first) if first is not None else None
+    return _latest(schedule, last, min(ran_until, until)) if ran_until else None
+
+
 def _missed_until(entry: Entry, first: datetime, until: datetime) -> datetime:
     """What was missed before the last attempt was claimed does not reach into its run."""
     return min(until, entry.claimed) if entry.claimed is not None and first <= entry.claimed else until
@@ -196,6 +203,12 @@ def _missed(entry: Entry, s: Situation, schedule: Schedule, first: datetime, unt
     last = _latest(schedule, entry.accounted_until, until)
     if last is None:
         return None
+    if s.policy.catch_up is CatchUp.LATEST and (later := _overlap_after(entry, schedule, last, s.now)):
+        # The last attempt began late, and more instants passed while it ran: they are told apart now, or never.
+        if s.policy.misfire:
+            return Write(entry.record(entry.accounted_until, last, NotRun.MISSED))
+        merged = _record_before(entry, schedule, last, NotRun.MISSED).account(last).record(last, later, NotRun.OVERLAP)
+        return _claim(merged, s, last, Reason.CATCH_UP)
     fire = first if s.policy.catch_up is CatchUp.ALL else last
     on_time = fire == last and fire >= held_since and s.now - fire <= s.policy.claim_timeout
     if s.policy.catch_up is CatchUp.NONE and not on_time:

@@ -55,19 +55,19 @@ class Cancellation:
     async def wait_async(self, seconds: float) -> bool:
         """As `wait`, on the running event loop and without blocking it."""
         loop = asyncio.get_running_loop()
-        woken = asyncio.Event()
+        woken: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
-            call_in_loop(loop, woken.set)
+            call_in_loop(loop, lambda: None if woken.done() else woken.set_result(None))
 
         take_back = self.call_when_set(wake)
         try:
-            await asyncio.wait_for(woken.wait(), seconds)
-        except asyncio.TimeoutError:
-            return self.is_set
+            # Not `wait_for`: that of Python 3.11 swallows a cancellation that comes together with the result.
+            await asyncio.wait({woken}, timeout=seconds)
         finally:
             take_back()
-        return True
+            woken.cancel()
+        return self.is_set
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> bool:

@@ -1,19 +1,20 @@
 """Saving a checkpoint: into the item's ledger entry, guarded by its version, so that an older attempt is refused atomically.
 
-The body waits for it. A reply that is lost leaves it unknown whether the checkpoint was taken; the body is told so, and the
-entry is read again before the next write.
+The body waits for it, also while the connection is interrupted: only when the session is lost, and with it perhaps the right to
+write, does it hear of that.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from ejpy.coordination.ledger import decode, encode
 from ejpy.coordination.paths import JobPaths
-from ejpy.errors import GuardFailed, OutcomeUnknown, StaleAttempt
+from ejpy.errors import GuardFailed, OutcomeUnknown, RegistryUnavailable, StaleAttempt
 from ejpy.execution.base import Attempt
-from ejpy.registry.base import SetData
-from ejpy.scheduler.host import Host
+from ejpy.registry.base import SessionState, SetData
+from ejpy.scheduler.host import RETRY_SECONDS, Host
 from ejpy.scheduler.item import Item
 
 
@@ -27,22 +28,28 @@ async def save(host: Host, paths: JobPaths, item: Item | None, attempt: Attempt,
         raise StaleAttempt(f"{attempt.idempotency_key}: this attempt has ended; its checkpoint is refused")
     path = paths.ledger(item.number)
     async with item.saving:
-        while True:
-            if item.entry is None:
-                [node] = await host.registry.read([path])
-                item.entry = decode(node.data, node.revision, path) if node else None
-                item.version = node.version if node else None
-            if item.entry is None or item.entry.token != attempt.fencing_token or item.superseded:
-                raise StaleAttempt(f"{attempt.idempotency_key}: a newer attempt exists; this checkpoint is refused")
-            saved = item.entry.save(value, attempt.fencing_token)
-            write = SetData(path, encode(saved), item.version)
-            try:
-                committed = await host.group.commit([write], not_after=host.registry.lease_until)
-            except GuardFailed:
-                item.entry = None
-                continue
-            except OutcomeUnknown:
-                item.entry = None
-                raise
-            item.entry, item.version = saved, committed.versions[0]
-            return
+        await _write(host, path, item, attempt, value)
+
+
+async def _write(host: Host, path: str, item: Item, attempt: Attempt, value: Any) -> None:
+    """Written twice, a checkpoint is the same: so it is tried again while the connection may come back."""
+    try:
+        if item.entry is None:
+            [node] = await host.registry.read([path])
+            item.entry = decode(node.data, node.revision, path) if node else None
+            item.version = node.version if node else None
+        if item.entry is None or item.entry.token != attempt.fencing_token or item.superseded:
+            raise StaleAttempt(f"{attempt.idempotency_key}: a newer attempt exists; this checkpoint is refused")
+        saved = item.entry.save(value, attempt.fencing_token)
+        committed = await host.group.commit([SetData(path, encode(saved), item.version)], not_after=host.registry.lease_until)
+    except GuardFailed:
+        item.entry = None
+        await _write(host, path, item, attempt, value)
+    except (OutcomeUnknown, RegistryUnavailable):
+        item.entry = None
+        if host.registry.state is SessionState.LOST:
+            raise
+        await asyncio.sleep(RETRY_SECONDS)
+        await _write(host, path, item, attempt, value)
+    else:
+        item.entry, item.version = saved, committed.versions[0]

@@ -203,3 +203,18 @@ def test_a_timeout_that_the_save_itself_raised_is_not_taken_for_silence() -> Non
     context = ShardContext.for_test(save_error=TimeoutError("of the registry"))
     with pytest.raises(TimeoutError, match="of the registry"):
         context.save_checkpoint(1)
+
+
+def test_a_cancelled_task_leaves_wait_async_by_cancellation() -> None:
+    """The wake-up and the cancellation come in the same turn of the loop; `wait_for` of Python 3.11 lost the latter."""
+
+    async def main() -> bool:
+        context = ShardContext.for_test()
+        task = asyncio.get_running_loop().create_task(context.wait_async(60))
+        await asyncio.sleep(0)
+        context.cancel()
+        task.cancel()
+        await asyncio.wait({task}, timeout=20)
+        return task.cancelled()
+
+    assert asyncio.run(main())

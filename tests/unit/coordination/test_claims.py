@@ -616,3 +616,23 @@ def test_a_fire_that_was_given_back_is_claimed_again_with_a_reason() -> None:
     back = give_back(replace(running("10:05", ME), checkpoint=None))
     step = look(back, situation("10:05:01", FIVES), held_since="10:00")
     assert claimed(step) == (at("10:05"), 2, Reason.CATCH_UP)
+
+
+def test_a_run_that_was_begun_late_and_is_longer_than_the_period_catches_up_with_the_schedule() -> None:
+    """10:00 was caught up at 10:12 and ran until 10:24: 10:05 and 10:10 were missed before, 10:15 and 10:20 passed during it."""
+    s = situation("10:24", FIVES)
+    step = look(ran("10:00", "10:12", "10:24"), s)
+    assert recorded(step) == [NotRunRange(at("10:00"), at("10:10"), NotRun.MISSED)]
+    assert isinstance(step, Write)
+    assert claimed(look(step.entry, s)) == (at("10:20"), 1, Reason.MISFIRE)
+
+
+def test_without_misfire_such_a_run_is_followed_by_the_latest_missed_and_the_overlap_is_recorded() -> None:
+    step = look(ran("10:00", "10:12", "10:24"), situation("10:24", FIVES, policy=policy(misfire=False)))
+    assert claimed(step) == (at("10:10"), 1, Reason.CATCH_UP)
+    assert recorded(step) == [
+        NotRunRange(at("10:00"), at("10:05"), NotRun.MISSED),
+        NotRunRange(at("10:10"), at("10:20"), NotRun.OVERLAP),
+    ]
+    assert isinstance(step, Claim)
+    assert step.entry.accounted_until == at("10:20")
