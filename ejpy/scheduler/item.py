@@ -20,6 +20,8 @@ class Look:
 
     situation: Situation
     may_claim: bool
+    config_version: int | None
+    """Of the configuration's node, as it was looked at; a claim is made under no other. None: there is no such node."""
     enabled: Callable[[int], bool]
     attempt_of: Callable[[int, Entry, int], Attempt]
     """Builds what a body may know from item, entry and token."""

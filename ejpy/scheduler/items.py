@@ -227,6 +227,8 @@ class Items:
         before = [change.item.entry for change in changes]
         if any(change.claim for change in changes):
             operations.append(Check(self._paths.instance(self._host.instance_id)))
+            if look.config_version is not None:  # a worker that has not heard of a new item count must not use the old one
+                operations.append(Check(self._paths.config, look.config_version))
         try:
             committed = await self._host.group.commit(operations, not_after=self._host.registry.lease_until)
         except (AccessDenied, RequestTooLarge) as error:
@@ -235,8 +237,8 @@ class Items:
             self._log.info("a condition did not hold, looking again: %s", error)
             for change in changes:
                 change.item.entry = None
-            if error.path == self._paths.instance(self._host.instance_id):
-                return False  # the copy of the tree will show in a moment that this worker is not registered any more
+            if error.path in (self._paths.instance(self._host.instance_id), self._paths.config):
+                return False  # the copy of the tree will show in a moment what has become of that
             if error.failure is GuardFailure.NO_NODE:
                 await self._restore_ledger_root()
             return True
@@ -293,10 +295,11 @@ class Items:
         return [change for change in changes if taken.get(change.item.number) not in alive]
 
     def _fitting(self, operations: list[Operation]) -> list[Operation]:
-        """As many of the first as fit into one transaction with the check of this instance."""
+        """As many of the first as fit into one transaction with the checks of a claim."""
         registry = self._host.registry
-        check = operation_bytes(Check(self._paths.instance(self._host.instance_id)))
-        most = registry.max_operations - 1
+        checks = (Check(self._paths.instance(self._host.instance_id)), Check(self._paths.config))
+        check = sum(map(operation_bytes, checks))
+        most = registry.max_operations - len(checks)
         return in_transactions(([o] for o in operations), max_operations=most, max_bytes=registry.max_bytes - check)[0]
 
     def _operation(self, change: Change) -> Operation:

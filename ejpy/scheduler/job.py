@@ -225,6 +225,7 @@ class JobScheduler:
             changed_at=self._changed_at or now,
             schedule_of=self._schedules.for_one_look(),
         )
+        config_node = self._mirror.nodes.get(self._paths.config)
         job_enabled, disabled, own = view.enabled, view.disabled_items, view.server_enabled(self._host.ip)
         return Look(
             situation=situation,
@@ -235,6 +236,7 @@ class JobScheduler:
                 and (own or not job_enabled)
                 and not clocks.refused(self._ahead, config.max_time_diff_seconds)
             ),
+            config_version=config_node.version if config_node is not None else None,
             enabled=lambda item: job_enabled and item not in disabled,
             attempt_of=lambda item, entry, token: self._attempt(config, item, entry, token),
             runner=self._host.runner_for(self._executor_of(config)),
