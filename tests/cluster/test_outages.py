@@ -125,7 +125,7 @@ def test_b8_a_worker_says_in_one_line_why_it_cannot_reach_zookeeper(nobody: tupl
     config.write_text("jobs: {one: {class: 'tests.support.jobs:RecordingJob', cron: '* * * * * ?', sharding_total_count: 1}}")
     url = f"zookeeper://{address}/nobody"
     with WorkerProcess(config, url, tmp_path, options=("--connection-timeout", f"{CONNECTION_SECONDS}")) as worker:
-        worker.wait_for_log("1 jobs, registry", START_SECONDS)
+        worker.wait_for_log("1 job, registry", START_SECONDS)
         assert worker.wait_exit(CONNECTION_SECONDS + 2) == 1
     lines = worker.log.splitlines()
     said = [line for line in lines if not line[:4].isdecimal()]
@@ -161,7 +161,7 @@ def test_sigterm_is_obeyed_in_time_by_a_worker_that_waits_for_zookeeper_at_its_s
         else:
             proxy.black_hole()
         [worker] = cluster.launch("a", via=proxy.address)
-        worker.wait_for_log("session connected" if reached else "1 jobs, registry", PATIENCE_SECONDS)
+        worker.wait_for_log("session connected" if reached else "1 job, registry", PATIENCE_SECONDS)
         worker.sigterm()
         assert worker.wait_exit(CLOSING_SECONDS) == 0
         cluster.stop()
