@@ -76,6 +76,38 @@ class JobPaths:
     def item_running(self, item: int) -> str:
         return f"{self.sharding}/{item}/running"
 
+    def item_misfire(self, item: int) -> str:
+        """The item was still running when it was due: it runs once more."""
+        return f"{self.sharding}/{item}/misfire"
+
+    def item_failover(self, item: int) -> str:
+        """Ephemeral; data: id of the instance that took the item of a dead one over."""
+        return f"{self.sharding}/{item}/failover"
+
+    def item_failovering(self, item: int) -> str:
+        """As `item_failover`, and persistent: so that the death of the taker is seen."""
+        return f"{self.sharding}/{item}/failovering"
+
+    @property
+    def failover_items(self) -> str:
+        return f"{self.root}/leader/failover/items"
+
+    def failover_item(self, item: int) -> str:
+        """The item's instance died while it ran: whoever is free takes it."""
+        return f"{self.failover_items}/{item}"
+
+    @property
+    def failover_latch(self) -> str:
+        return f"{self.root}/leader/failover/latch"
+
+    @property
+    def triggers(self) -> str:
+        return f"{self.root}/trigger"
+
+    def trigger(self, instance_id: str) -> str:
+        """That instance shall run its items now."""
+        return f"{self.triggers}/{instance_id}"
+
     @property
     def ledger_namespace(self) -> str:
         return f"{self.namespace}.ledger"

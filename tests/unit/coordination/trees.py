@@ -71,6 +71,14 @@ class Job:
         operation = SetData(path, data) if there else Create(path, data, ephemeral=session is not None)
         self._apply([operation], session or LEADER_SESSION)
 
+    def put_below(self, path: str, data: bytes | str = b"") -> None:
+        """Write a node below the job's root, and its parents that are missing."""
+        whole = f"{self.paths.root}/{path}"
+        for above in ancestors(whole):
+            if above not in self._records:
+                self.put(above)
+        self.put(whole, data)
+
     def remove(self, path: str) -> None:
         """With everything below it."""
         for below in sorted((p for p in self._records if p == path or p.startswith(path + "/")), reverse=True):

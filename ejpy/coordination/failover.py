@@ -1,0 +1,102 @@
+"""Failover by ElasticJob's marks, and what the dead leave behind.
+
+Among ejpy workers the ledger hands an interrupted attempt on. Where marks are written (`marks`) the others must see it, and may
+do it themselves, so it goes ElasticJob's way (protocol reference, section 6.3):
+
+    running of the dead ──leader──► leader/failover/items/{i} ──taken, under the latch──► failover, failovering of the taker
+                                              ▲                                             │ ended ──► (nothing)
+                                              └──────────── failovering of the dead ◄───────┘ died
+
+Each step is one transaction guarded by the version of the mark, so that of several who see the same death one flags the item.
+Whether an instance is dead is decided by its node alone: a server that was disabled before it crashed (ElasticJob's weakness
+W32), an own death while failing over (W11) and a switch of `failover` in between leave nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from ejpy.config.model import JobConfig
+from ejpy.coordination.marks import Marks, dead
+from ejpy.coordination.paths import JobPaths
+from ejpy.coordination.view import JobView
+from ejpy.registry.base import Create, Delete, Node, Operation, SetData, parent_of
+
+
+def after_deaths(
+    paths: JobPaths, view: JobView, marks: Marks, config: JobConfig, nodes: Collection[str]
+) -> list[list[Operation]]:
+    """For each item whose instance died in mid-run: remove its marks, and flag it with `failover`. `nodes`: paths that exist."""
+    running, failovering = dead(marks.running, view.instances), dead(marks.failovering, view.instances)
+    groups: list[list[Operation]] = []
+    for item in sorted(running.keys() | failovering.keys()):
+        group: list[Operation] = []
+        if item in running:
+            group.append(Delete(paths.item_running(item), running[item].version))
+        if item in failovering:
+            group.append(Delete(paths.item_failovering(item), failovering[item].version))
+        taken = marks.failover.get(item)
+        flagged = item in marks.to_fail_over or (taken is not None and taken.instance_id in view.instances)
+        if config.failover and config.monitor_execution and item < config.sharding_total_count and not flagged:
+            group += _with_parents(paths.failover_item(item), nodes)
+        groups.append(group)
+    return _without_doubled_parents(groups)
+
+
+def take(paths: JobPaths, marks: Marks, item: int, me: str) -> list[Operation]:
+    """Take a flagged item over; only under the failover latch, where Java workers take theirs in several steps."""
+    data = me.encode()
+    left = marks.failovering.get(item)
+    again: Operation = (
+        Create(paths.item_failovering(item), data) if left is None else SetData(paths.item_failovering(item), data, left.version)
+    )
+    return [Delete(paths.failover_item(item)), Create(paths.item_failover(item), data, ephemeral=True), again]
+
+
+def next_to_take(marks: Marks) -> int | None:
+    """The item that ElasticJob takes first: the largest, as a text."""
+    return int(max(map(str, marks.to_fail_over))) if marks.to_fail_over else None
+
+
+def switched_off(paths: JobPaths, marks: Marks, config: JobConfig) -> list[Operation]:
+    """Marks that mean nothing any more once `failover`, `misfire` or `monitor_execution` is off."""
+    operations: list[Operation] = []
+    if not config.failover or not config.monitor_execution:
+        operations += [Delete(paths.item_failover(item), mark.version) for item, mark in sorted(marks.failover.items())]
+        operations += [Delete(paths.failover_item(item)) for item in sorted(marks.to_fail_over)]
+    if not config.misfire:
+        operations += [Delete(paths.item_misfire(item)) for item in sorted(marks.misfire)]
+    if not config.monitor_execution:
+        operations += [Delete(paths.item_running(item), mark.version) for item, mark in sorted(marks.running.items())]
+    return operations
+
+
+def orphaned_triggers(paths: JobPaths, view: JobView, marks: Marks) -> list[Operation]:
+    """Triggers for instances that are gone; nobody would ever take them."""
+    return [Delete(paths.trigger(instance)) for instance in sorted(marks.triggers.keys() - view.instances.keys())]
+
+
+def orphaned_servers(paths: JobPaths, view: JobView, nodes: Mapping[str, Node]) -> list[Operation]:
+    """Entries of servers without an instance. One that is disabled is an operator's word, and stays."""
+    present = {instance.ip for instance in view.instances.values()}
+    orphans = sorted(view.servers.keys() - present - view.disabled_servers)
+    return [Delete(paths.server(ip), nodes[paths.server(ip)].version) for ip in orphans]
+
+
+def _with_parents(path: str, nodes: Collection[str]) -> list[Operation]:
+    missing: list[str] = []
+    above = parent_of(path)
+    while above not in nodes and above != "/":
+        missing.append(above)
+        above = parent_of(above)
+    return [Create(each) for each in (*reversed(missing), path)]
+
+
+def _without_doubled_parents(groups: Iterable[list[Operation]]) -> list[list[Operation]]:
+    seen: set[str] = set()
+    result: list[list[Operation]] = []
+    for group in groups:
+        kept = [operation for operation in group if operation.path not in seen]
+        seen |= {operation.path for operation in kept if isinstance(operation, Create)}
+        result.append(kept)
+    return result
