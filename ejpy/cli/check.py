@@ -34,16 +34,22 @@ class CheckRow:
 def load(path: str, *, registry: str | None) -> WorkerFile:
     """Load a configuration for a command: the working directory is importable, and every error is one line.
 
-    A registry URL, from the option or the file, is checked as well.
+    `registry` is the URL from the option, if it was given; what is wrong with it is told with what is wrong with the file.
     """
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    problems: list[str] = []
+    try:
+        if registry:
+            parse_url(registry)
+    except ConfigError as error:
+        problems += error.problems
     try:
         file = load_file(path, os.environ, now=SystemClock().now())
-        if url := registry or file.registry:
-            parse_url(url)
     except ConfigError as error:
-        raise Refusal(str(error)) from error
+        raise Refusal("\n".join([*problems, *error.problems])) from error
+    if problems:
+        raise Refusal("\n".join(problems))
     for warning in file.warnings:
         click.echo(f"warning: {warning}", err=True)
     return file
@@ -51,10 +57,11 @@ def load(path: str, *, registry: str | None) -> WorkerFile:
 
 @click.command()
 @options.config_file
+@options.registry_url
 @options.output
-def check(config: str, output: str) -> None:
-    """Validate a configuration, and show each job's next fires in its zone."""
-    file = load(config, registry=None)
+def check(config: str, registry: str | None, output: str) -> None:
+    """Validate a configuration, and show each job's next fires in its zone. The registry's URL is read, not connected to."""
+    file = load(config, registry=registry)
     now = SystemClock().now()
     rows = []
     for job in file.jobs:

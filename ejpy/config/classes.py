@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import traceback
+from collections.abc import Callable
 from types import ModuleType
 
 from ejpy.errors import ConfigError
@@ -24,7 +25,8 @@ def load_class(spec: str) -> type[ShardedJob]:
     """The class that `spec` (`module:Class`, `package.module:Outer.Inner`) names, importing its module.
 
     Raises ConfigError with one problem: bad form, module not found, import failed, no such attribute (with a close name),
-    not a concrete subclass of ShardedJob.
+    not a concrete subclass of ShardedJob, an `execute` that cannot be called with a context alone or would run nothing, a
+    constructor that needs arguments.
     """
     module_name, colon, path = spec.partition(":")
     if not colon or not _is_dotted_name(module_name) or not _is_dotted_name(path):
@@ -46,6 +48,8 @@ def load_class(spec: str) -> type[ShardedJob]:
     if inspect.isabstract(owner):
         missing = ", ".join(sorted(owner.__abstractmethods__))
         raise _refusal(f"{spec} is abstract; it must define {missing}")
+    _check_execute(spec, owner)
+    _check_constructor(spec, owner)
     return owner
 
 
@@ -62,6 +66,52 @@ def executor_for(job_class: type[ShardedJob], configured: Executor | None) -> Ex
         name = job_class.__qualname__
         raise _refusal(f"{configured.value} cannot run {name}: its execute is defined with {defined}; allowed: {allowed}")
     return configured
+
+
+def _check_execute(spec: str, job_class: type[ShardedJob]) -> None:
+    """Refuse an `execute` that would fail, or do nothing, at every fire."""
+    found = inspect.getattr_static(job_class, "execute")
+    function = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+    is_descriptor = hasattr(type(function), "__get__")
+    if not callable(function) and not is_descriptor:
+        raise _refusal(f"{spec}: execute is a {type(function).__name__}, not a method")
+    if is_descriptor and not inspect.isfunction(function):
+        return  # what somebody else's descriptor gives is known when an instance asks it
+    place = _place(function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise _refusal(f"{spec}: execute is a generator, so that calling it runs nothing; remove the yield{place}")
+    bound = isinstance(found, classmethod) or inspect.isfunction(found)
+    if error := _cannot_be_called(function, 2 if bound else 1):
+        raise _refusal(f"{spec}: execute is called with the context alone: {error}; define execute(self, shard_ctx){place}")
+
+
+def _check_constructor(spec: str, job_class: type[ShardedJob]) -> None:
+    if error := _cannot_be_called(job_class, 0):
+        place = _place(inspect.getattr_static(job_class, "__init__")) or _place(inspect.getattr_static(job_class, "__new__"))
+        raise _refusal(f"{spec}: the constructor is called without arguments: {error}; give it defaults{place}")
+
+
+def _cannot_be_called(function: Callable[..., object], arguments: int) -> str | None:
+    """Why a call with so many positional arguments fails; None if it does not, or nobody can tell beforehand.
+
+    A decorator's own signature counts, not that of what it wraps: it may well supply the rest.
+    """
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+def _place(function: object) -> str:
+    """` (file:line)` of a function that was written in a file."""
+    function = function.__func__ if isinstance(function, staticmethod) else function
+    code = getattr(function, "__code__", None)
+    return f" ({code.co_filename}:{code.co_firstlineno})" if code is not None and not code.co_filename.startswith("<") else ""
 
 
 def _import(name: str) -> ModuleType:

@@ -24,6 +24,7 @@ from ejpy.config import item_parameters, unquoted, values, yaml_tree
 from ejpy.config.classes import executor_for, load_class
 from ejpy.config.environment import expand
 from ejpy.config.model import InvalidJob, JobConfig, field_of, file_key
+from ejpy.config.registry_url import parse_url
 from ejpy.config.yaml_tree import MapNode, Scalar, YamlNode
 from ejpy.errors import ConfigError, CronError
 from ejpy.schedule import cron
@@ -118,6 +119,7 @@ class _Reading:
             for key, node in self._entries(root):
                 if key.text == "registry":
                     registry = self._text(node, "registry") or None
+                    self._check_registry(node, registry)
                 elif key.text == "jobs":
                     jobs = node
                 else:
@@ -131,6 +133,13 @@ class _Reading:
             else:
                 self._problem(jobs.line, "jobs", "must be a mapping of job names to their keys")
         return registry, []
+
+    def _check_registry(self, node: YamlNode, url: str | None) -> None:
+        try:
+            if url is not None:
+                parse_url(url)
+        except ConfigError as error:
+            self._problem(node.line, *error.problems)
 
     # -- a job --
 

@@ -33,6 +33,8 @@ class ShardingStrategyName(str, Enum):
     AVG_ALLOCATION = "AVG_ALLOCATION"
     ODEVITY = "ODEVITY"
     ROUND_ROBIN = "ROUND_ROBIN"
+    SINGLE_SHARDING_BALANCE = "SINGLE_SHARDING_BALANCE"
+    """A job of one item moves on to the next server after each run."""
     STICKY = "STICKY"
     """Balanced within one, with the fewest moves; ejpy's own."""
 

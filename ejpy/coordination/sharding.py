@@ -2,7 +2,8 @@
 
 ElasticJob's strategies are pure functions of the job's name, the item count and the instance ids sorted in *descending*
 order (protocol reference, section 4.5; `AverageAllocationJobShardingStrategy` and its siblings). They deal out blocks, so
-that one worker that joins or leaves moves most items. STICKY is ejpy's own: as even, with the fewest possible moves.
+that one worker that joins or leaves moves most items. SINGLE_SHARDING_BALANCE starts its blocks anywhere, by the clock, and
+so has to be told what it dealt before. STICKY is ejpy's own: as even, with the fewest possible moves.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ def assign(
     total: int,
     instances: Sequence[str],
     current: Mapping[int, str],
+    *,
+    now_ms: int = 0,
 ) -> dict[int, str]:
     """The instance for every item 0 … total-1; empty if there are no instances.
 
-    `instances` are distinct ids in any order; `current` is what STICKY keeps where it can.
+    `instances` are distinct ids in any order; `current` is what STICKY keeps where it can, and SINGLE_SHARDING_BALANCE if it
+    is as that strategy deals. `now_ms`: milliseconds since the epoch, which SINGLE_SHARDING_BALANCE begins by.
     """
     descending = sorted(instances, reverse=True)
     if not descending:
@@ -31,8 +35,9 @@ def assign(
     if strategy is ShardingStrategyName.ODEVITY:
         return _average(total, descending if java_hash(job_name) % 2 else descending[::-1])
     if strategy is ShardingStrategyName.ROUND_ROBIN:
-        offset = abs(java_hash(job_name)) % len(descending)
-        return _average(total, descending[offset:] + descending[:offset])
+        return _average(total, _rotated(descending, abs(java_hash(job_name))))
+    if strategy is ShardingStrategyName.SINGLE_SHARDING_BALANCE:
+        return _balanced(job_name, total, descending, current, now_ms)
     return _average(total, descending)
 
 
@@ -42,7 +47,28 @@ def java_hash(text: str) -> int:
     units = text.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):
         value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    return value - (1 << 32) if value & 0x80000000 else value
+    return _java_int(value)
+
+
+def _java_int(value: int) -> int:
+    """The low 32 bits, with their sign."""
+    low = value & 0xFFFFFFFF
+    return low - (1 << 32) if low & 0x80000000 else low
+
+
+def _balanced(job_name: str, total: int, instances: Sequence[str], current: Mapping[int, str], now_ms: int) -> dict[int, str]:
+    """ElasticJob deals anew at every sharding; here the same fleet keeps what it has."""
+    first = current.get(0)
+    if first in instances:
+        kept = _average(total, _rotated(instances, instances.index(first)))
+        if all(current.get(item) == owner for item, owner in kept.items()):
+            return kept
+    return _average(total, _rotated(instances, abs(_java_int(java_hash(job_name) + now_ms))))
+
+
+def _rotated(instances: Sequence[str], by: int) -> list[str]:
+    start = by % len(instances)
+    return [*instances[start:], *instances[:start]]
 
 
 def _average(total: int, instances: Sequence[str]) -> dict[int, str]:

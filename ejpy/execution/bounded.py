@@ -22,12 +22,14 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ejpy.clock import Clock
 from ejpy.execution.base import Attempt, Ended, Execution, SaveCheckpoint
 from ejpy.execution.body import BodyEnd
 from ejpy.execution.cancellation import call_in_loop
+from ejpy.execution.instances import JobInstances
 from ejpy.execution.run import Run
 from ejpy.terms import Outcome
 
@@ -35,6 +37,7 @@ CANCEL_GRACE_SECONDS = 5.0
 _LAST_RESORT_SECONDS = 2.0
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class BoundedRunner(ABC):
     """A Runner (see `execution/base.py`) of `size` places. Subclasses know what a place is.
 
@@ -45,32 +48,29 @@ class BoundedRunner(ABC):
     can_force: ClassVar[bool]
     """Whether `_force` ends a body that does not stop; otherwise it can only be given up."""
 
-    def __init__(
-        self,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        size: int,
-        cancel_grace: float = CANCEL_GRACE_SECONDS,
-        max_abandoned: int | None = None,
-    ) -> None:
-        """`cancel_grace` is seconds from telling a body to stop to giving it up; `max_abandoned` is `size` if not given."""
-        if size < 1:
-            raise ValueError(f"a runner needs at least one place, not {size}")
-        self.loop = loop
-        self.clock = clock
-        self.size = size
-        self.cancel_grace = cancel_grace
-        self.max_abandoned = size if max_abandoned is None else max_abandoned
-        self._live: set[Run] = set()
-        """Not reported to `on_ended` yet."""
-        self._queue: dict[Run, None] = {}
-        self._placed: set[Run] = set()
-        """Launched, not left, not given up."""
-        self._abandoned: set[Run] = set()
-        """Given up, not left."""
-        self._closing: asyncio.Task[list[Attempt]] | None = None
-        self._idle = asyncio.Event()
+    loop: asyncio.AbstractEventLoop
+    """The control loop."""
+    clock: Clock
+    size: int
+    """How many places there are."""
+    cancel_grace: float = CANCEL_GRACE_SECONDS
+    """Seconds from telling a body to stop to giving it up."""
+    max_abandoned: int | None = None
+    """How many places of bodies given up are replaced; `size` if not given."""
+
+    _live: set[Run] = field(init=False, default_factory=set)
+    """Not reported to `on_ended` yet."""
+    _queue: dict[Run, None] = field(init=False, default_factory=dict)
+    _placed: set[Run] = field(init=False, default_factory=set)
+    """Launched, not left, not given up."""
+    _abandoned: set[Run] = field(init=False, default_factory=set)
+    """Given up, not left."""
+    _closing: asyncio.Task[list[Attempt]] | None = field(init=False, default=None)
+    _idle: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"a runner needs at least one place, not {self.size}")
         self._idle.set()
 
     # -- the contract --
@@ -120,11 +120,9 @@ class BoundedRunner(ABC):
 
     @abstractmethod
     def _launch(self, run: Run) -> None:
-        """Give a place to `run`: have it `enter`, run its body, and call `_left` in the end. Returns at once."""
+        """Give a place to `run`: have it `enter`, run its body, and call `_left` in the end. Returns at once.
 
-    @abstractmethod
-    def _tell(self, run: Run) -> None:
-        """Do what is to be done besides setting its cancellation to have an entered body stop."""
+        Whoever besides the body must hear that it is told to stop asks `run.cancellation` for it before the body begins."""
 
     @abstractmethod
     def _force(self, run: Run, at_once: bool) -> None:
@@ -151,7 +149,7 @@ class BoundedRunner(ABC):
     # -- on the control loop --
 
     def _fill_places(self) -> None:
-        while self._queue and len(self._placed) + max(0, len(self._abandoned) - self.max_abandoned) < self.size:
+        while self._queue and len(self._placed) + max(0, len(self._abandoned) - self._most_replaced) < self.size:
             run = next(iter(self._queue))
             del self._queue[run]
             self._placed.add(run)
@@ -181,7 +179,6 @@ class BoundedRunner(ABC):
         if self.can_force or outcome is Outcome.TIMED_OUT:
             self._force_after_grace(run)
         run.cancellation.set()
-        self._tell(run)
 
     def _withdraw(self, run: Run) -> None:
         if not run.ended and run.told is None and not run.tell(Outcome.CANCELLED, if_waiting=True):
@@ -210,6 +207,10 @@ class BoundedRunner(ABC):
         finally:
             self._fill_places()
 
+    @property
+    def _most_replaced(self) -> int:
+        return self.size if self.max_abandoned is None else self.max_abandoned
+
     def _abandon(self, run: Run) -> None:
         """Give up a body that runs on. Its place is replaced, up to `max_abandoned`."""
         if run not in self._placed or run.entered is None:
@@ -221,7 +222,7 @@ class BoundedRunner(ABC):
             run.attempt.job_name,
             run.attempt.sharding_item,
             len(self._abandoned),
-            min(len(self._abandoned), self.max_abandoned),
+            min(len(self._abandoned), self._most_replaced),
         )
         try:
             self._report(run, run.told, abandoned=True)
@@ -254,3 +255,15 @@ class BoundedRunner(ABC):
         except asyncio.TimeoutError:
             return False
         return True
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class InProcessRunner(BoundedRunner):
+    """A runner whose bodies share this process, so that nothing ends them by force."""
+
+    can_force = False
+
+    instances: JobInstances
+
+    def _force(self, run: Run, at_once: bool) -> None:
+        self._abandon(run)

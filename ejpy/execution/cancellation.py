@@ -2,6 +2,10 @@
 
 It is set once, from any thread, and stays set. Whoever waits on it is woken: a thread in `wait`, a coroutine on any event
 loop in `wait_async`, and callbacks (an event loop that has a task to cancel).
+
+Callbacks are called in the order in which they were asked for, and a wake-up of `wait_async` is one of them. So where a task's
+cancellation was asked for before its body began, it is under way before the body's wait can end, and the body leaves the wait
+by CancelledError; it never returns from it and goes on as if all were well.
 """
 
 from __future__ import annotations
@@ -17,29 +21,36 @@ class Cancellation:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._event = threading.Event()
-        self._callbacks: dict[object, Callable[[], None]] = {}
+        self._callbacks: dict[object, Callable[[], object]] = {}
+        self._all_told = False
+        """All callbacks were called: later ones have nobody to wait for."""
 
     @property
     def is_set(self) -> bool:
         return self._event.is_set()
 
     def set(self) -> None:
-        """Tell everybody. Callbacks are called in the calling thread, each once."""
-        with self._lock:
-            self._event.set()
-            callbacks = list(self._callbacks.values())
-            self._callbacks.clear()
-        for callback in callbacks:
+        """Tell everybody. Callbacks are called in the calling thread, each once, in the order in which they were asked for."""
+        self._event.set()
+        while (callback := self._next()) is not None:
             callback()
 
-    def call_when_set(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called when the flag is set, or now if it is. The result takes the request back."""
+    def _next(self) -> Callable[[], object] | None:
+        with self._lock:
+            if not self._callbacks:
+                self._all_told = True
+                return None
+            return self._callbacks.pop(next(iter(self._callbacks)))
+
+    def call_when_set(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Have `callback` called when the flag is set, after those that were asked for before; now, if all that is over. The
+        result takes the request back."""
         key = object()
         with self._lock:
-            already = self._event.is_set()
-            if not already:
+            over = self._all_told
+            if not over:
                 self._callbacks[key] = callback
-        if already:
+        if over:
             callback()
 
         def take_back() -> None:
@@ -53,7 +64,7 @@ class Cancellation:
         return self._event.wait(seconds)
 
     async def wait_async(self, seconds: float) -> bool:
-        """As `wait`, on the running event loop and without blocking it."""
+        """As `wait`, on the running event loop and without blocking it; True if it was woken because the flag is set."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
 
@@ -64,10 +75,10 @@ class Cancellation:
         try:
             # Not `wait_for`: that of Python 3.11 swallows a cancellation that comes together with the result.
             await asyncio.wait({woken}, timeout=seconds)
+            return woken.done()  # not `is_set`, which may be true before the task's cancellation is under way
         finally:
             take_back()
             woken.cancel()
-        return self.is_set
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> bool:

@@ -14,13 +14,12 @@ import asyncio
 import logging
 import sys
 import threading
+from dataclasses import dataclass, field
 
-from ejpy.clock import Clock
 from ejpy.execution.body import BodyEnd, How, run_body_async
-from ejpy.execution.bounded import CANCEL_GRACE_SECONDS, BoundedRunner
+from ejpy.execution.bounded import InProcessRunner
 from ejpy.execution.cancellation import call_in_loop
 from ejpy.execution.daemon import DaemonExecutor
-from ejpy.execution.instances import JobInstances
 from ejpy.execution.run import Run, unexpected
 from ejpy.logs import fields
 
@@ -33,31 +32,19 @@ _STOP_SECONDS = 1.0
 _JOIN_SECONDS = 2.0
 
 
-class AsyncioRunner(BoundedRunner):
+@dataclass(kw_only=True, eq=False, repr=False)
+class AsyncioRunner(InProcessRunner):
     """A Runner of at most `size` tasks at once, on one event loop."""
 
-    can_force = False
+    blocked_after: float = BLOCKED_SECONDS
+    """Seconds for which the loop may not turn before it is reported as blocked."""
 
-    def __init__(
-        self,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        instances: JobInstances,
-        size: int,
-        cancel_grace: float = CANCEL_GRACE_SECONDS,
-        max_abandoned: int | None = None,
-        blocked_after: float = BLOCKED_SECONDS,
-    ) -> None:
-        super().__init__(loop=loop, clock=clock, size=size, cancel_grace=cancel_grace, max_abandoned=max_abandoned)
-        self._instances = instances
-        self._blocked_after = blocked_after
-        self._homes: dict[Run, JobLoop] = {}
-        """The loop of each run that has a task, or had one when it was given up."""
-        self._current: JobLoop | None = None
-        """The loop for new runs."""
-        self._made = 0
-        self._check: asyncio.TimerHandle | None = None
+    _homes: dict[Run, JobLoop] = field(init=False, default_factory=dict)
+    """The loop of each run that has a task, or had one when it was given up."""
+    _current: JobLoop | None = field(init=False, default=None)
+    """The loop for new runs."""
+    _made: int = field(init=False, default=0)
+    _check: asyncio.TimerHandle | None = field(init=False, default=None)
 
     def _launch(self, run: Run) -> None:
         if self._current is None:
@@ -67,16 +54,13 @@ class AsyncioRunner(BoundedRunner):
         call_in_loop(home.loop, lambda: self._begin(run, home))
         self._watch_loop()
 
-    def _tell(self, run: Run) -> None:
-        home = self._homes[run]
-        call_in_loop(home.loop, lambda: home.cancel(run))
-
     def _force(self, run: Run, at_once: bool) -> None:
         home = self._homes[run]
-        if run in home.tasks and run not in home.was_told and self._current is home and len(self._abandoned) < self.max_abandoned:
+        deaf = run in home.tasks and run not in home.was_told
+        if deaf and self._current is home and len(self._abandoned) < self._most_replaced:
             self._current = None
             run.log.error("the event loop of the asyncio jobs is blocked; later jobs get a new one")
-        self._abandon(run)
+        super()._force(run, at_once)
 
     def _left(self, run: Run, end: BodyEnd | None) -> None:
         home = self._homes.pop(run)
@@ -97,8 +81,11 @@ class AsyncioRunner(BoundedRunner):
     def _begin(self, run: Run, home: JobLoop) -> None:
         task = run.context.run(home.loop.create_task, self._body(run))
         home.tasks[run] = task
+        # Before its first step, so that its cancellation comes before any wake-up that the body asks for.
+        take_back = run.cancellation.call_when_set(lambda: call_in_loop(home.loop, lambda: home.cancel(run)))
 
         def over(task: asyncio.Task[BodyEnd | None]) -> None:
+            take_back()
             home.tasks.pop(run, None)
             told = run in home.was_told
             home.was_told.discard(run)
@@ -118,7 +105,7 @@ class AsyncioRunner(BoundedRunner):
         try:
             if not self._enter(run):
                 return None
-            return await run_body_async(run.attempt, run.shard_context(), lambda: self._instances.of(run.attempt))
+            return await run_body_async(run.attempt, run.shard_context(), lambda: self.instances.of(run.attempt))
         except BaseException as error:  # noqa: BLE001 - the loop serves others, and the error is told with the end
             return unexpected(error)
 
@@ -127,7 +114,7 @@ class AsyncioRunner(BoundedRunner):
     def _watch_loop(self) -> None:
         if self._check is None and self._current is not None and self._homes:
             self._current.probe()
-            self._check = self.loop.call_later(self._blocked_after, self._look_at_loop)
+            self._check = self.loop.call_later(self.blocked_after, self._look_at_loop)
 
     def _look_at_loop(self) -> None:
         self._check = None
@@ -143,7 +130,7 @@ class AsyncioRunner(BoundedRunner):
                 log.warning(
                     "the event loop of the asyncio jobs has not turned for %g s: %s blocks it at %s; "
                     "let blocking work run in the thread or process executor",
-                    self._blocked_after,
+                    self.blocked_after,
                     f"job {run.attempt.job_name!r}, item {run.attempt.sharding_item}" if run else "a task",
                     where,
                     extra=fields(job=run.attempt.job_name, item=run.attempt.sharding_item) if run else None,

@@ -21,12 +21,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from ejpy.clock import Clock
 from ejpy.execution.body import BodyEnd, How
-from ejpy.execution.bounded import CANCEL_GRACE_SECONDS, BoundedRunner
+from ejpy.execution.bounded import BoundedRunner
 from ejpy.execution.child import ChildProcess
 from ejpy.execution.run import Run
 from ejpy.execution.wire import Message, attempt_to_wire, error_to_wire
@@ -62,38 +61,31 @@ class Place:
             self.loading = None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ProcessRunner(BoundedRunner):
     """A Runner of at most `size` child processes, made as they are needed and kept."""
 
     can_force = True
 
-    def __init__(
-        self,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        size: int,
-        cancel_grace: float = CANCEL_GRACE_SECONDS,
-        max_abandoned: int | None = None,
-        import_paths: Sequence[str] = (),
-        python: str = sys.executable,
-        term_grace: float = TERM_GRACE_SECONDS,
-        load_timeout: float = LOAD_SECONDS,
-    ) -> None:
-        """Children import from `import_paths`, then from where this process imports from, then from its working directory."""
-        super().__init__(loop=loop, clock=clock, size=size, cancel_grace=cancel_grace, max_abandoned=max_abandoned)
+    import_paths: Sequence[str] = ()
+    """Where children import from first; then come the paths of this process, then its working directory."""
+    python: str = sys.executable
+    term_grace: float = TERM_GRACE_SECONDS
+    load_timeout: float = LOAD_SECONDS
+
+    _search_path: list[str] = field(init=False)
+    _places: dict[ChildProcess, Place] = field(init=False, default_factory=dict)
+    _spare: list[Place] = field(init=False, default_factory=list)
+    _of_run: dict[Run, Place] = field(init=False, default_factory=dict)
+    _saves: set[asyncio.Task[None]] = field(init=False, default_factory=set)
+    _numbers: Iterator[int] = field(init=False, default_factory=lambda: itertools.count(1))
+    _none_left: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         here = os.getcwd()
-        paths = [*import_paths, *sys.path, here]
+        paths = [*self.import_paths, *sys.path, here]
         self._search_path = list(dict.fromkeys(os.path.abspath(path) if path else here for path in paths))
-        self._python = python
-        self._term_grace = term_grace
-        self._load_timeout = load_timeout
-        self._places: dict[ChildProcess, Place] = {}
-        self._spare: list[Place] = []
-        self._of_run: dict[Run, Place] = {}
-        self._saves: set[asyncio.Task[None]] = set()
-        self._numbers = itertools.count(1)
-        self._none_left = asyncio.Event()
 
     # -- what a place is --
 
@@ -101,15 +93,17 @@ class ProcessRunner(BoundedRunner):
         place = self._spare.pop() if self._spare else self._new_place()
         place.run = run
         place.number = next(self._numbers)
-        place.loading = self.loop.call_later(self._load_timeout, self._not_loaded, place)
+        place.loading = self.loop.call_later(self.load_timeout, self._not_loaded, place)
         self._of_run[run] = place
-        place.child.send({"type": "run", "run": place.number, "attempt": attempt_to_wire(run.attempt)})
+        child, stop = place.child, {"type": "stop", "run": place.number}
+        run.cancellation.call_when_set(lambda: child.send(stop))
+        child.send({"type": "run", "run": place.number, "attempt": attempt_to_wire(run.attempt)})
 
     def _new_place(self) -> Place:
         child = ChildProcess(
             name=f"ejpy-child-{next(self._numbers)}",
             loop=self.loop,
-            python=self._python,
+            python=self.python,
             search_path=self._search_path,
             on_message=self._on_message,
             on_gone=self._on_gone,
@@ -117,10 +111,6 @@ class ProcessRunner(BoundedRunner):
         self._none_left.clear()
         place = self._places[child] = Place(child)
         return place
-
-    def _tell(self, run: Run) -> None:
-        place = self._of_run[run]
-        place.child.send({"type": "stop", "run": place.number})
 
     def _force(self, run: Run, at_once: bool) -> None:
         place = self._of_run[run]
@@ -130,10 +120,10 @@ class ProcessRunner(BoundedRunner):
         else:
             run.log.warning("interrupted: the body did not stop within %g s; its process group gets SIGTERM", self.cancel_grace)
             place.child.signal(signal.SIGTERM)
-            run.set_timer(self.loop.call_later(self._term_grace, self._kill, run, place))
+            run.set_timer(self.loop.call_later(self.term_grace, self._kill, run, place))
 
     def _kill(self, run: Run, place: Place) -> None:
-        run.log.warning("killed: the body did not end within %g s of SIGTERM", self._term_grace)
+        run.log.warning("killed: the body did not end within %g s of SIGTERM", self.term_grace)
         place.child.signal(signal.SIGKILL)
         run.set_timer(self.loop.call_later(UNKILLABLE_SECONDS, self._abandon, run))
 
@@ -205,7 +195,7 @@ class ProcessRunner(BoundedRunner):
 
     def _not_loaded(self, place: Place) -> None:
         place.forced = True
-        log.error("a child process was not ready within %g s, and is killed", self._load_timeout)
+        log.error("a child process was not ready within %g s, and is killed", self.load_timeout)
         place.child.signal(signal.SIGKILL)
 
     def _on_gone(self, child: ChildProcess, how: str) -> None:

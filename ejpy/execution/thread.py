@@ -7,41 +7,26 @@ and there is no executor of the standard library that could refuse work during t
 
 from __future__ import annotations
 
-import asyncio
 import threading
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from ejpy.clock import Clock
 from ejpy.execution.body import BodyEnd, run_body
-from ejpy.execution.bounded import CANCEL_GRACE_SECONDS, BoundedRunner
-from ejpy.execution.instances import JobInstances
+from ejpy.execution.bounded import InProcessRunner
 from ejpy.execution.run import Run, unexpected
 
 _JOIN_SECONDS = 2.0
 
 
-class ThreadRunner(BoundedRunner):
+@dataclass(kw_only=True, eq=False, repr=False)
+class ThreadRunner(InProcessRunner):
     """A Runner of at most `size` threads, made as they are needed and kept."""
 
-    can_force = False
-
-    def __init__(
-        self,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        instances: JobInstances,
-        size: int,
-        cancel_grace: float = CANCEL_GRACE_SECONDS,
-        max_abandoned: int | None = None,
-    ) -> None:
-        super().__init__(loop=loop, clock=clock, size=size, cancel_grace=cancel_grace, max_abandoned=max_abandoned)
-        self._instances = instances
-        self._threads: dict[Run, _BodyThread] = {}
-        """Those that have a run."""
-        self._spare: list[_BodyThread] = []
-        self._alive: set[_BodyThread] = set()
-        self._made = 0
+    _threads: dict[Run, _BodyThread] = field(init=False, default_factory=dict)
+    """Those that have a run."""
+    _spare: list[_BodyThread] = field(init=False, default_factory=list)
+    _alive: set[_BodyThread] = field(init=False, default_factory=set)
+    _made: int = field(init=False, default=0)
 
     def _launch(self, run: Run) -> None:
         if self._spare:
@@ -52,12 +37,6 @@ class ThreadRunner(BoundedRunner):
             self._alive = {known for known in self._alive if known.is_alive()} | {thread}
         self._threads[run] = thread
         thread.inbox.put(run)
-
-    def _tell(self, run: Run) -> None:
-        """Its cancellation is all that a body in a thread can be told."""
-
-    def _force(self, run: Run, at_once: bool) -> None:
-        self._abandon(run)
 
     def _left(self, run: Run, end: BodyEnd | None) -> None:
         thread = self._threads.pop(run)
@@ -82,7 +61,7 @@ class ThreadRunner(BoundedRunner):
         try:
             if self._enter(run):
                 context = run.shard_context()
-                end = run.context.run(run_body, run.attempt, context, run.cancellation, lambda: self._instances.of(run.attempt))
+                end = run.context.run(run_body, run.attempt, context, run.cancellation, lambda: self.instances.of(run.attempt))
         except BaseException as error:  # noqa: BLE001 - the thread serves others, and the error is told with the end
             end = unexpected(error)
         return self._left_from_thread(run, end)

@@ -23,6 +23,7 @@ from ejpy.cli.look import list_jobs, list_shards
 from ejpy.cli.worker import worker
 from ejpy.coordination.view import DISABLED
 from ejpy.registry.base import SetData
+from ejpy.version import __version__
 from tests.support.cluster import PATIENCE_SECONDS, faults, run_ejpy
 from tests.support.fleet import NEVER, Fleet, job, now, sqlite_url, zookeeper_url
 from tests.support.jobs import Execution
@@ -124,10 +125,20 @@ def test_a_registry_url_that_cannot_be_is_refused() -> None:
     assert line.startswith("registry: 'mysql://host/x' is not a registry URL")
 
 
+@pytest.mark.parametrize("command", [("jobs", "list"), ("shards", "list", "alpha")], ids=["jobs", "shards"])
+def test_a_list_of_a_file_that_is_not_there_makes_none(command: tuple[str, ...], tmp_path: Path) -> None:
+    done = run_ejpy(*command, "--registry", sqlite_url(tmp_path), timeout=PATIENCE_SECONDS)
+    assert (done.returncode, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    assert "there is no such file" in line
+    assert not list(tmp_path.iterdir())
+
+
 # ---- G4 -----------------------------------------------------------------------------------------------------------
 
 GOOD = {"class": "tests.support.jobs:RecordingJob", "cron": "'* * * * * ?'", "sharding_total_count": "1"}
 
+UNCALLABLE = "tests.unit.config.uncallable"
 
 FAULTS: dict[str, tuple[dict[str, str | None], list[str]]] = {
     "misspelled": ({"shardingTotalcount": "3"}, [r"shardingTotalcount: .*did you mean shardingTotalCount\?"]),
@@ -136,6 +147,8 @@ FAULTS: dict[str, tuple[dict[str, str | None], list[str]]] = {
     "no-class": ({"class": None}, ["class: required"]),
     "no-module": ({"class": "nowhere.jobs:Job"}, ["class: there is no module nowhere"]),
     "other-class": ({"class": "tests.support.jobs:RecordinJob"}, [r"class: .*did you mean RecordingJob\?"]),
+    "takes-nothing": ({"class": f"{UNCALLABLE}:TakesNothing"}, [r"class: .*the context alone.*uncallable\.py:\d+\)$"]),
+    "needs-more": ({"class": f"{UNCALLABLE}:NeedsMore"}, [r"class: .*without arguments.*uncallable\.py:\d+\)$"]),
     "unquoted": ({"cron": "*/5 * * * * ?"}, ["cron: .*quotes"]),
     "never": ({"cron": "'0 0 0 31 2 ?'"}, ["cron: "]),
     "no-items": ({"sharding_total_count": "0"}, ["sharding_total_count: '0' is not allowed"]),
@@ -248,6 +261,32 @@ def test_a_good_file_is_checked_without_a_registry(tmp_path: Path) -> None:
     assert [fire[-14:] for fire in row["next_fires"]] == ["02:30:00+08:00"] * 3
 
 
+@pytest.mark.parametrize("given", ["option", "variable"])
+def test_a_registry_that_cannot_be_is_found_by_check_beside_what_is_wrong_with_the_file(given: str, tmp_path: Path) -> None:
+    config = tmp_path / "jobs.yml"
+    wrong = "mysql://app:hunter2@host/x"
+    runner, arguments = CliRunner(), ["--config", str(config)]
+
+    def checked() -> tuple[int, list[str]]:
+        if given == "option":
+            done = runner.invoke(check, [*arguments, "--registry", wrong])
+        else:
+            done = runner.invoke(check, arguments, env={"EJPY_REGISTRY": wrong})
+        assert done.stdout == ""
+        assert "hunter2" not in done.stderr
+        return done.exit_code, done.stderr.splitlines()
+
+    config.write_text(faulty()[0])
+    code, [line] = checked()
+    assert (code, line.startswith("registry: '…@host/x' is not a registry URL")) == (2, True)
+    config.write_text("registry: sqlite://\n" + faulty("no-cron")[0])
+    code, lines = checked()
+    assert (code, len(lines)) == (2, 3)
+    assert lines[0] == line
+    assert lines[1].startswith(f"{config}:1: registry: no file; expected sqlite:///")
+    assert "cron: required" in lines[2]
+
+
 # ---- G5, G6: what counts, the file or the registry ----------------------------------------------------------------
 
 
@@ -335,10 +374,21 @@ def test_g6_the_registry_counts_until_a_file_overwrites(registry: str, server: Z
 
 # ---- environment, working directory, help -------------------------------------------------------------------------
 
+
+def test_python_m_ejpy_is_the_command() -> None:
+    def run_module(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "ejpy", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    version = run_module("--version")
+    assert (version.returncode, version.stdout, version.stderr) == (0, f"ejpy, version {__version__}\n", "")
+    refusal = run_module("jobs", "list", "--registry", "nothing")
+    assert (refusal.returncode, refusal.stdout, len(refusal.stderr.splitlines())) == (2, "", 1)
+
+
 LOOKING = ["REGISTRY", "CONNECTION_TIMEOUT", "OUTPUT"]
 OPTIONS = [
     (worker, ["CONFIG", "REGISTRY", "CONNECTION_TIMEOUT", "GRACE", "IP", "POOL_SIZE", "PROCESSES", "LOG_LEVEL", "LOG_FORMAT"]),
-    (check, ["CONFIG", "OUTPUT"]),
+    (check, ["CONFIG", "REGISTRY", "OUTPUT"]),
     (list_jobs, LOOKING),
     (list_shards, LOOKING),
 ]

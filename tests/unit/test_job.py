@@ -153,6 +153,40 @@ def test_a_callback_is_called_once_and_not_after_it_was_taken_back() -> None:
     assert called == ["kept", "late"]
 
 
+def test_whoever_asked_first_is_told_first() -> None:
+    """Also if somebody asks in the middle of the telling: a task's cancellation must come before the wake-up of its wait."""
+    order: list[str] = []
+    cancellation = Cancellation()
+
+    def first() -> None:
+        assert cancellation.is_set
+        cancellation.call_when_set(lambda: order.append("asked meanwhile"))
+        order.append("first")
+
+    cancellation.call_when_set(first)
+    cancellation.call_when_set(lambda: order.append("second"))
+    cancellation.set()
+    assert order == ["first", "second", "asked meanwhile"]
+
+
+def test_wait_async_says_no_until_those_who_asked_before_were_told() -> None:
+    cancellation, begun, wait_is_over = Cancellation(), threading.Event(), threading.Event()
+
+    def take_long() -> None:
+        begun.set()
+        wait_is_over.wait(20)
+
+    cancellation.call_when_set(take_long)
+    telling = threading.Thread(target=cancellation.set)
+    telling.start()
+    assert begun.wait(20)
+    assert cancellation.is_set
+    assert asyncio.run(cancellation.wait_async(0.001)) is False
+    wait_is_over.set()
+    telling.join()
+    assert asyncio.run(cancellation.wait_async(0)) is True
+
+
 # ---- checkpoints ----------------------------------------------------------------------------------------------------
 
 

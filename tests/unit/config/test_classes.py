@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from ejpy.config.classes import executor_for, load_class
 from ejpy.errors import ConfigError
-from ejpy.job import ShardedJob
+from ejpy.job import ShardContext, ShardedJob
 from ejpy.terms import Executor
 
 Module = Callable[[str, str], Path]
@@ -105,6 +106,80 @@ def test_an_interrupt_during_the_import_is_not_a_problem_of_the_file(module: Mod
 )
 def test_what_is_no_job_is_refused(spec: str, said: str) -> None:
     assert refusal(spec) == said
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("    def execute(self):", "execute is called with the context alone: too many positional arguments"),
+        ("    def execute(self, a, b):", "execute is called with the context alone: missing a required argument: 'b'"),
+        ("    async def execute(self, a, b):", "execute is called with the context alone: missing a required argument: 'b'"),
+        ("    def execute(self, a, *, b):", "execute is called with the context alone: missing a required .*argument: 'b'"),
+        ("    @staticmethod\n    def execute():", "execute is called with the context alone: too many positional arguments"),
+        ("    @classmethod\n    def execute(cls):", "execute is called with the context alone: too many positional arguments"),
+        ("    def execute(self, a): yield", "execute is a generator, so that calling it runs nothing; remove the yield"),
+        ("    async def execute(self, a): yield", "execute is a generator, so that calling it runs nothing; remove the yield"),
+        ("    def __init__(self, x): pass", "the constructor is called without arguments: missing a required argument: 'x'"),
+        ("    def __new__(cls, x): pass", "the constructor is called without arguments: missing a required argument: 'x'"),
+    ],
+)
+def test_what_could_not_be_called_is_refused_with_the_place(module: Module, lines: str, said: str) -> None:
+    """Mistakes that every fire would otherwise make anew."""
+    execute = "" if "execute" in lines else "    def execute(self, a): pass\n"
+    body = lines if lines.endswith(("pass", "yield")) else f"{lines} pass"
+    path = module("called", f"from ejpy import ShardedJob\nclass Job(ShardedJob):\n{body}\n{execute}")
+    problem = refusal("called:Job")
+    assert re.match(f"called:Job: {said}", problem), problem
+    assert problem.endswith(f" ({path}:3)")
+
+
+@pytest.mark.parametrize("value", ["None", "'text'", "3"])
+def test_an_execute_that_is_no_method_is_refused(module: Module, value: str) -> None:
+    module("called", f"from ejpy import ShardedJob\nclass Job(ShardedJob):\n    execute = {value}\n")
+    assert re.fullmatch("called:Job: execute is a (NoneType|str|int), not a method", refusal("called:Job"))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "    def execute(self, anything, /): pass",
+        "    def execute(self, a, b=None, *c, d=1, **e): pass",
+        "    def execute(*args): pass",
+        "    @staticmethod\n    def execute(a): pass",
+        "    @classmethod\n    def execute(cls, a): pass",
+        "    @supplying\n    def execute(self, a, session): pass",
+        "    execute = functools.partialmethod(lambda self, b, a: None, 1)",
+        "    execute = print",
+        "    def __init__(self, x=1, *y, **z): pass\n    def execute(self, a): pass",
+        "    execute = Descriptor()",
+    ],
+)
+def test_whatever_can_be_called_with_a_context_is_accepted(module: Module, lines: str) -> None:
+    """A decorator may supply what the function that it wraps needs, and a descriptor is its author's own."""
+    module(
+        "called",
+        f"""\
+import functools
+from ejpy import ShardedJob
+
+def supplying(function):
+    @functools.wraps(function)
+    def with_session(*args):
+        return function(*args, "session")
+    return with_session
+
+class Descriptor:
+    def __get__(self, instance, owner):
+        return lambda a: None
+    def __call__(self, instance, a):
+        pass
+
+class Job(ShardedJob):
+{lines}
+""",
+    )
+    job = load_class("called:Job")()
+    assert job.execute(ShardContext.for_test()) is None
 
 
 @pytest.mark.usefixtures("shop")

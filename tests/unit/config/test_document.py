@@ -271,10 +271,7 @@ def test_an_edit_of_elasticjobs_own_keys_counts() -> None:
         (GOLDEN.replace("misfire: true", "misfire: maybe"), "misfire: 'maybe' is not allowed; "),
         (GOLDEN.replace("jobName: job-0", "jobName: job-1"), "jobName: 'job-1' is not the name of the node"),
         (GOLDEN.replace("0=Beijing", "0=a=b"), "shardingItemParameters: '0=a=b' is not of the form item=value"),
-        (
-            GOLDEN + "jobShardingStrategyType: SINGLE_SHARDING_BALANCE\n",
-            "jobShardingStrategyType: 'SINGLE_SHARDING_BALANCE' is not",
-        ),
+        (GOLDEN + "jobShardingStrategyType: OWN_STRATEGY\n", "jobShardingStrategyType: 'OWN_STRATEGY' is not"),
         (GOLDEN + "props: [a]\n", "props: must be a mapping"),
         (GOLDEN + "props: {a: [b]}\n", "props: a: must be a single value"),
         (GOLDEN + "props: {ejpy.timeout: soon}\n", "props: ejpy.timeout: 'soon' is not a duration; "),

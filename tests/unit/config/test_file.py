@@ -386,6 +386,34 @@ def test_a_file_of_aliases_does_not_explode() -> None:
     assert problems("l0: &l0 x\n" + levels) == ["jobs.yml:7: more than 500000 nodes, aliases expanded"]
 
 
+# ---- the registry -------------------------------------------------------------------------------------------------
+
+
+def test_a_registry_that_cannot_be_is_told_with_its_line_and_with_the_others() -> None:
+    text = "jobs:\n  orders:\n    class: shop.jobs:Orders\nregistry: mysql://app:hunter2@db/x\n"
+    *others, last = problems(text)
+    assert len(others) == 2
+    assert last.startswith("jobs.yml:4: registry: '…@db/x' is not a registry URL; it starts with one of zookeeper://")
+
+
+def test_a_registry_of_the_environment_is_looked_at_as_it_comes_out() -> None:
+    text = "registry: ${WHERE}\n" + GOOD
+    assert load(text, WHERE="").registry is None
+    assert problems(text, WHERE="sqlite://x") == [
+        "jobs.yml:1: registry: no file; expected sqlite:///relative/path.db or sqlite:////absolute/path.db"
+    ]
+
+
+# ---- classes ------------------------------------------------------------------------------------------------------
+
+
+def test_a_class_that_could_not_be_called_is_told_with_its_line(module: Callable[[str, str], Path]) -> None:
+    path = module("wrong", "from ejpy import ShardedJob\nclass Job(ShardedJob):\n    def execute(self): pass\n")
+    [found] = problems(GOOD.replace("shop.jobs:Orders", "wrong:Job"))
+    assert found.startswith("jobs.yml:3: job 'orders': class: wrong:Job: execute is called with the context alone: ")
+    assert found.endswith(f"; define execute(self, shard_ctx) ({path}:3)")
+
+
 # ---- G11: the environment -----------------------------------------------------------------------------------------
 
 

@@ -110,7 +110,7 @@ def test_all_that_is_missing_is_told_at_once() -> None:
 def test_c1_an_unknown_strategy_is_refused_with_the_close_name_and_all_names() -> None:
     assert problems({**LEAST, "jobShardingStrategyType": "ROUNDROBIN"}) == [
         "jobShardingStrategyType: 'ROUNDROBIN' is not allowed; did you mean ROUND_ROBIN? "
-        "allowed: AVG_ALLOCATION, ODEVITY, ROUND_ROBIN, STICKY"
+        "allowed: AVG_ALLOCATION, ODEVITY, ROUND_ROBIN, SINGLE_SHARDING_BALANCE, STICKY"
     ]
 
 

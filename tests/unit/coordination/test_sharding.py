@@ -19,6 +19,7 @@ from ejpy.coordination.sharding import assign, java_hash
 
 AVG, ODEVITY = ShardingStrategyName.AVG_ALLOCATION, ShardingStrategyName.ODEVITY
 ROUND_ROBIN, STICKY = ShardingStrategyName.ROUND_ROBIN, ShardingStrategyName.STICKY
+BALANCE = ShardingStrategyName.SINGLE_SHARDING_BALANCE
 ELASTICJOBS = (AVG, ODEVITY, ROUND_ROBIN)
 
 A, B, C = "10.0.0.1@-@11", "10.0.0.2@-@22", "10.0.0.3@-@33"
@@ -85,6 +86,28 @@ def test_c2_without_instances_nothing_is_assigned_and_nothing_is_wrong(strategy:
 def test_the_order_of_instances_is_that_of_their_texts() -> None:
     nine, ten = "10.0.0.1@-@9", "10.0.0.1@-@10"
     assert assign(AVG, "job", 2, [ten, nine], {}) == {0: nine, 1: ten}
+
+
+@pytest.mark.parametrize(
+    ("job", "now_ms", "expected"),
+    [
+        ("a", 0, [[2], [0], [1]]),
+        ("a", 1, [[1], [2], [0]]),
+        ("a", 2**32, [[2], [0], [1]]),
+        ("polygenelubricants", 0, [[1], [2], [0]]),
+        ("polygenelubricants", -1, [[2], [0], [1]]),
+    ],
+)
+def test_single_sharding_balance_begins_by_hash_and_clock(job: str, now_ms: int, expected: list[list[int]]) -> None:
+    listed = ["i3", "i2", "i1"]
+    owner_of = assign(BALANCE, job, 3, listed, {}, now_ms=now_ms)
+    assert [[item for item, owner in owner_of.items() if owner == instance] for instance in listed] == expected
+
+
+@given(names, st.integers(1, 30), instance_ids, st.integers(0, 2**42), st.integers(0, 2**42))
+def test_single_sharding_balance_keeps_what_it_dealt(job: str, total: int, instances: list[str], before: int, now: int) -> None:
+    dealt_before = assign(BALANCE, job, total, instances, {}, now_ms=before)
+    assert assign(BALANCE, job, total, instances, dealt_before, now_ms=now) == dealt_before
 
 
 # ---- ElasticJob's hash ----------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ from typing import Any
 from ejpy.errors import EjpyError, JobCancelled
 from ejpy.job import ShardContext, ShardedJob
 
+waiting, left_waiting = threading.Event(), threading.Event()
+"""Set by the coroutine `return_if_told` when it waits, and when it is over; for tests in the same process."""
 variable: contextvars.ContextVar[str | None] = contextvars.ContextVar("variable", default=None)
 
 
@@ -120,6 +122,12 @@ class Plain(ShardedJob):
         context.save_checkpoint("entered")
         assert context.wait(60)
         context.save_checkpoint("told")
+
+    def return_if_told(self, context: ShardContext, argument: str) -> None:
+        context.save_checkpoint("entered")
+        if context.wait(60):
+            return
+        raise AssertionError("nobody told it to stop")
 
     def fail_when_told(self, context: ShardContext, argument: str) -> None:
         context.save_checkpoint("entered")
@@ -227,6 +235,16 @@ class Coroutine(ShardedJob):
             await context.wait_async(60)
         except asyncio.CancelledError:
             await context.save_checkpoint_async("told")
+
+    async def return_if_told(self, context: ShardContext, argument: str) -> None:
+        await context.save_checkpoint_async("entered")
+        asyncio.get_running_loop().call_soon(waiting.set)
+        try:
+            if await context.wait_async(60):
+                return
+        finally:
+            left_waiting.set()
+        raise AssertionError("nobody told it to stop")
 
     async def fail_when_told(self, context: ShardContext, argument: str) -> None:
         try:

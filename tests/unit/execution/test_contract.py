@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from ejpy.execution.base import Attempt, Ended
+from ejpy.execution.instances import name_of_class
+from ejpy.execution.run import Run
 from ejpy.logs import ContextFields, fields_of
 from ejpy.terms import Executor, Outcome, Reason
 from tests.support.loop import eventually, run
@@ -294,6 +296,44 @@ def test_a_body_that_finishes_its_work_after_being_told_has_succeeded(executor: 
             execution.cancel("a test")
             assert (await h.end_of()).outcome is Outcome.SUCCEEDED
             assert h.saved() == ["entered", "told"]
+
+    run(scenario())
+
+
+@every_executor
+def test_only_returning_is_success_and_wait_async_does_not_return_when_told(executor: Executor) -> None:
+    """The same two lines, `if wait(60): return`. A plain body returns from them, and by that says that its work is done; a
+    coroutine leaves `wait_async` by CancelledError, whichever executor runs it."""
+
+    async def scenario() -> None:
+        async with harness(executor, **no_grace) as h:
+            wanted = {name_of_class(bodies.Plain): Outcome.SUCCEEDED, name_of_class(bodies.Coroutine): Outcome.CANCELLED}
+            if executor is Executor.ASYNCIO:  # where a plain body may not wait
+                del wanted[name_of_class(bodies.Plain)]
+            for item, (job_class, outcome) in enumerate(wanted.items()):
+                execution = h.start("return_if_told", item, job_class=job_class)
+                await h.until_entered(item)
+                execution.cancel("a test")
+                assert (await h.end_of(item)).outcome is outcome
+
+    run(scenario())
+
+
+@in_this_process
+def test_the_cancellation_of_a_coroutine_comes_before_its_wake_up(executor: Executor) -> None:
+    """Whoever tells it is held up in the middle, until the body is over: nothing that comes later can help it."""
+
+    async def scenario() -> None:
+        async with harness(executor, **no_grace) as h:
+            bodies.waiting.clear()
+            bodies.left_waiting.clear()
+            execution = h.start("return_if_told", job_class=name_of_class(bodies.Coroutine))
+            await eventually(bodies.waiting.is_set)
+            assert isinstance(execution, Run)
+            left: list[bool] = []
+            execution.cancellation.call_when_set(lambda: left.append(bodies.left_waiting.wait(20)))
+            execution.cancel("a test")
+            assert (left, (await h.end_of()).outcome) == ([True], Outcome.CANCELLED)
 
     run(scenario())
 
