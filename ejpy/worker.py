@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ejpy.clock import Clock
 from ejpy.config.model import JobConfig
+from ejpy.deadlines import all_of, silently_within, within
 from ejpy.errors import ConfigError, JobConflict, OutcomeUnknown, RegistryError, RegistryUnavailable, SessionExpired
 from ejpy.execution.base import Attempt
 from ejpy.execution.runners import Runners
 from ejpy.history.records import Journal
 from ejpy.logs import fields
+from ejpy.loop_watch import LoopWatch
 from ejpy.registry.base import Registry, SessionState
 from ejpy.registry.group import GroupCommit
 from ejpy.schedule.timer import FireTimer
@@ -41,9 +43,6 @@ CLOSING_SECONDS = 5.0
 """What may pass after the grace period: the sum of the above, without draining, which is within it."""
 
 READY_SECONDS = 60.0
-LOOP_CHECK_SECONDS = 1.0
-LOOP_LATE_SECONDS = 0.5
-LOOP_WARNINGS_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +89,10 @@ class Worker:
         self._new_scheduler: Callable[[JobConfig], JobScheduler] = lambda job: JobScheduler(host, job, journal, executor_of)
         self._jobs: list[JobScheduler] = []
         self._connected = asyncio.Event()
-        registry.on_session(self._session_changed)
+        self._unsubscribe = registry.on_session(self._session_changed)
         self._stop = asyncio.Event()
         self._cancel = asyncio.Event()
-        self._loop_watch = _LoopWatch()
+        self._loop_watch = LoopWatch()
 
     def stop(self) -> None:
         """Ask for the end; a second call tells the bodies to stop at once. Returns immediately."""
@@ -216,10 +215,10 @@ class Worker:
         self._timer.stop()
         cancelled = asyncio.ensure_future(self._cancel.wait())
         draining = asyncio.ensure_future(
-            _within(min(DRAIN_SECONDS, max(grace, 0.5)), "telling the others", [job.drain() for job in self._jobs])
+            within(min(DRAIN_SECONDS, max(grace, 0.5)), "telling the others", [job.drain() for job in self._jobs])
         )
         await asyncio.wait({draining, cancelled}, return_when=asyncio.FIRST_COMPLETED)
-        settled = asyncio.ensure_future(_all([job.settled() for job in self._jobs]))
+        settled = asyncio.ensure_future(all_of([job.settled() for job in self._jobs]))
         await asyncio.wait({settled, cancelled}, timeout=max(0.0, until - loop.time()), return_when=asyncio.FIRST_COMPLETED)
         if not settled.done():
             why = "a second signal came" if self._cancel.is_set() else f"the grace period of {grace:g} s is over"
@@ -236,73 +235,17 @@ class Worker:
         self._timer.stop()
         self._loop_watch.stop()
         left = await self._runners.close(CLOSE_RUNNERS_SECONDS)
-        await _until(LEAVE_SECONDS / 2, _all(job.settled() for job in self._jobs))  # record what that ended
+        await silently_within(LEAVE_SECONDS / 2, all_of(job.settled() for job in self._jobs))  # record what that ended
         for attempt in left:
             logger.error(
                 "left running: %s does not stop; what it writes through ejpy is refused", attempt.task_id, extra=_about(attempt)
             )
-        await _within(LEAVE_SECONDS, "removing this worker's nodes", (job.leave() for job in self._jobs))
-        await _within(LEAVE_SECONDS / 2, "ending writes", [self._group.close()])
+        await within(LEAVE_SECONDS, "removing this worker's nodes", (job.leave() for job in self._jobs))
+        await within(LEAVE_SECONDS / 2, "ending writes", [self._group.close()])
         await self._registry.stop(CLOSE_REGISTRY_SECONDS)
+        self._unsubscribe()
         logger.info("stopped")
-
-
-class _LoopWatch:
-    """Says so when the control loop is late: something in this process keeps the interpreter (CPU-bound threads), and fires,
-    heartbeats and shutdown are late with it."""
-
-    def __init__(self) -> None:
-        self._handle: asyncio.TimerHandle | None = None
-        self._silent_until = 0.0
-
-    def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._handle = loop.call_at(loop.time() + LOOP_CHECK_SECONDS, self._check, loop.time() + LOOP_CHECK_SECONDS)
-
-    def stop(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-
-    def _check(self, due: float) -> None:
-        loop = asyncio.get_running_loop()
-        late = loop.time() - due
-        if late > LOOP_LATE_SECONDS and loop.time() >= self._silent_until:
-            self._silent_until = loop.time() + LOOP_WARNINGS_SECONDS
-            logger.warning(
-                "the control loop was %.1f s late: the process was paused, or CPU-bound bodies keep the interpreter busy; "
-                "run those with executor: process",
-                late,
-            )
-        self.start()
 
 
 def _about(attempt: Attempt) -> dict[str, object]:
     return fields(job=attempt.job_name, item=attempt.sharding_item, token=attempt.fencing_token)
-
-
-async def _all(deeds: Iterable[Awaitable[None]]) -> None:
-    await asyncio.gather(*deeds)
-
-
-async def _until(seconds: float, deed: Coroutine[Any, Any, None]) -> None:
-    """Wait for it, at most so long, without a word."""
-    task = asyncio.ensure_future(deed)
-    await asyncio.wait({task}, timeout=seconds)
-    task.cancel()
-    await asyncio.wait({task})
-
-
-async def _within(seconds: float, what: str, deeds: Iterable[Awaitable[None]]) -> None:
-    """Wait for all, at most so long; what is late is given up and said."""
-    tasks = [asyncio.ensure_future(deed) for deed in deeds]
-    if not tasks:
-        return
-    done, late = await asyncio.wait(tasks, timeout=seconds)
-    for task in late:
-        task.cancel()
-    if late:
-        await asyncio.wait(late)
-        logger.warning("%s: %d of %d not done within %g s, going on without", what, len(late), len(tasks), seconds)
-    for task in done:
-        if (error := task.exception()) is not None:
-            logger.error("%s: %s", what, error, exc_info=error)

@@ -13,13 +13,13 @@ of each item that is taken from a live owner (it did not start meanwhile). If on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
 from ejpy.config.model import ShardingStrategyName
 from ejpy.coordination import sharding
-from ejpy.coordination.ledger import Basis, Entry, encode, new_entry
+from ejpy.coordination.changes import InForce
+from ejpy.coordination.ledger import Entry, encode, new_entry
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView
 from ejpy.registry.base import Check, Create, Delete, Operation, SetData, operation_bytes
@@ -76,14 +76,13 @@ def plan(
     view: JobView,
     moves: Iterable[Move],
     ledger: Mapping[int, LedgerNode | None],
-    basis: Basis,
-    now: datetime,
+    begins: Callable[[int], InForce],
     overdue: frozenset[int] = frozenset(),
 ) -> Plan:
     """Turn wanted moves into transactions.
 
-    `ledger` holds what was read for each item that moves (None: there is no entry yet). `overdue`: items that are taken from
-    an owner that left a fire unclaimed.
+    `ledger` holds what was read for each item that moves (None: there is no entry yet). `begins` tells since when, and under
+    what, an item is due that is new. `overdue`: items that are taken from an owner that left a fire unclaimed.
     """
     waiting: set[int] = set()
     done: list[Move] = []
@@ -98,7 +97,7 @@ def plan(
             if not node.entry.hand_over:
                 requests.append(SetData(paths.ledger(move.item), encode(node.entry.ask_for_hand_over()), node.version))
             continue
-        changes = _move(paths, view, move, node, owner_lives, basis, now, move.item in overdue)
+        changes = _move(paths, view, move, node, owner_lives, begins(move.item), move.item in overdue)
         batches.add(Check(paths.instance(move.to)), changes)
         done.append(move)
     return Plan(tuple(tuple(b) for b in batches.all), frozenset(waiting), tuple(requests), tuple(done))
@@ -132,8 +131,7 @@ def _move(
     move: Move,
     node: LedgerNode | None,
     owner_lives: bool,
-    basis: Basis,
-    now: datetime,
+    begins: InForce,
     overdue: bool,
 ) -> list[Operation]:
     operations: list[Operation] = []
@@ -148,9 +146,10 @@ def _move(
         operations.append(SetData(paths.item_instance(move.item), data, assigned.version))
     ledger = paths.ledger(move.item)
     if node is None:
-        operations.append(Create(ledger, encode(new_entry(basis, now))))
+        operations.append(Create(ledger, encode(new_entry(begins.basis, begins.since))))
     elif fresh:  # the item existed before and exists again: nothing was due in between
-        again = node.entry.account(now) if node.entry.running else node.entry.rebase(basis, now)
+        entry = node.entry
+        again = entry.account(begins.since) if entry.running else entry.rebase(begins.basis, begins.since)
         operations.append(SetData(ledger, encode(again), node.version))
     elif overdue:
         operations.append(SetData(ledger, encode(node.entry.mark_overdue()), node.version))

@@ -5,23 +5,28 @@ instant of the schedule and whenever something changed, so it never needs to kno
 
     running, by somebody alive    ──► Wait        look again when the entry changes
     idle, and to be moved         ──► Wait        a little while, for the leader to move it
-    running, owner gone           ──► Claim (owner_lost) with failover, else Write (interrupted)
+    running, owner gone           ──► Claim (owner_lost) with failover, else Write (interrupted; too late)
     idle, enabled or schedule changed since ──► Write (what passed before is not due)
     idle, instants passed         ──► Claim, or Write (recorded as not run)
     else                          ──► None
 
 Instants that passed are told apart by what the item was doing then. While its last attempt ran: an *overlap*, for `misfire`
-to decide. Otherwise: they were *missed*, for `catch_up` and `misfire_grace` to decide. The oldest come first.
+to decide. Otherwise: they were *missed*, for `catch_up` to decide. The oldest come first.
+
+Nothing is made up for later than `misfire_grace` after it could have been: a missed instant counts from its own time, an
+overlap from the end of the run that it overlapped, a lost attempt from the last sign of life of its owner. So a cluster that
+was down for days replays nothing when it comes back, and a long run is recovered however long it has lasted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Protocol
 
 from ejpy.config.model import JobConfig
+from ejpy.coordination.changes import Changes, next_change
 from ejpy.coordination.ledger import HAND_OVER, JUST_BEFORE, Basis, Entry
 from ejpy.terms import CatchUp, NotRun, Outcome, Reason
 
@@ -69,11 +74,21 @@ class Situation:
     live: Container[str]
     """Ids of the live instances."""
     policy: Policy
-    basis: Basis
-    changed_at: datetime
-    """Since when `basis` counts, at the earliest: when the configuration was last written."""
+    changes: Changes
+    """Which schedule and item count are in force, and which were; at least one."""
     schedule_of: Callable[[Basis], Schedule | None]
     """The instants of a schedule, also an earlier one; None if it cannot be understood any more."""
+    gone_since: Mapping[str, datetime]
+    """Instances whose end I saw, and when."""
+
+    @property
+    def basis(self) -> Basis:
+        """What is in force."""
+        return self.changes[-1].basis
+
+    def schedule(self, basis: Basis, item: int) -> Schedule | None:
+        """The instants of an item under `basis`; None if it did not exist then."""
+        return self.schedule_of(basis) if basis.includes(item) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,46 +115,49 @@ class Wait:
 Step = Claim | Write | Wait | None
 
 
-def decide(entry: Entry, s: Situation, *, held_since: datetime, enabled: bool) -> Step:
+def decide(
+    item: int, entry: Entry, s: Situation, *, held_since: datetime, enabled: bool, written: datetime | None = None
+) -> Step:
     """The next step for an item that is assigned to me and whose body does not run here (an entry that says that I run it
     is of a body that did not survive: its owner counts as gone).
 
     `held_since`: since when I could have run it: the item was assigned to me, and I had a session. `enabled`: the job and
-    the item are.
+    the item are. `written`: when the entry was last written, if that is known.
     """
     if entry.running and entry.owner != s.me and entry.owner in s.live:
         return Wait()
     if entry.hand_over and entry.ended is not None and s.now < entry.ended + HAND_OVER:
         return Wait(entry.ended + HAND_OVER)
     if not enabled:
-        return _suspend(entry, s)
+        return _suspend(item, entry, s)
     if entry.running or entry.to_recover:
-        return _recover(entry, s)
+        return _recover(entry, s, written)
     if entry.suspended:
         return Write(entry.rebase(s.basis, s.now))
-    if entry.basis != s.basis:
-        before = s.schedule_of(entry.basis)
-        step = before and _pending(entry, s, before, min(s.changed_at, s.now), held_since)
-        return step or Write(entry.rebase(s.basis, min(s.changed_at, s.now)))
-    schedule = s.schedule_of(s.basis)
-    return _pending(entry, s, schedule, s.now, held_since) if schedule else None
+    change = next_change(s.changes, entry)
+    schedule = s.schedule(entry.basis, item)
+    step = _pending(entry, s, schedule, min(change.since, s.now) if change else s.now, held_since) if schedule else None
+    if step is None and change is not None and change.since <= s.now:
+        return Write(entry.rebase(change.basis, change.since))
+    return step
 
 
-def _suspend(entry: Entry, s: Situation) -> Step:
+def _suspend(item: int, entry: Entry, s: Situation) -> Step:
     if entry.running or entry.to_recover:
         return Write(entry.interrupt(entry.token or 0, s.now, recover=False))
     if entry.suspended:
         return None
-    return _give_up_all(entry, s) or Write(entry.rebase(s.basis, s.now, suspended=True))
+    return _give_up_all(item, entry, s) or Write(entry.rebase(s.basis, s.now, suspended=True))
 
 
-def _give_up_all(entry: Entry, s: Situation) -> Step:
-    """Record what was due, under the entry's schedule and then under the present one, and is not claimed any more."""
-    if entry.basis == s.basis:
-        return _give_up(entry, s.schedule_of(s.basis), s.now)
-    cut = min(s.changed_at, s.now)
-    before = _give_up(entry, s.schedule_of(entry.basis), cut)
-    return before or _give_up(entry.rebase(s.basis, cut), s.schedule_of(s.basis), s.now)
+def _give_up_all(item: int, entry: Entry, s: Situation) -> Step:
+    """Record what was due, under one schedule after the other, and is not claimed any more."""
+    while True:
+        change = next_change(s.changes, entry)
+        step = _give_up(entry, s.schedule(entry.basis, item), min(change.since, s.now) if change else s.now)
+        if step is not None or change is None:
+            return step
+        entry = entry.rebase(change.basis, change.since)
 
 
 def _give_up(entry: Entry, schedule: Schedule | None, until: datetime) -> Step:
@@ -153,10 +171,23 @@ def _give_up(entry: Entry, schedule: Schedule | None, until: datetime) -> Step:
     return Write(entry.record(entry.accounted_until, last, NotRun.OVERLAP if ran_until else NotRun.MISSED))
 
 
-def _recover(entry: Entry, s: Situation) -> Step:
-    if s.policy.failover and entry.fire is not None:
-        return Claim(entry.claim(entry.fire, Reason.OWNER_LOST, s.me, s.now, monitored=s.policy.monitored))
-    return Write(entry.interrupt(entry.token or 0, s.now, recover=False))
+def _recover(entry: Entry, s: Situation, written: datetime | None) -> Step:
+    if not s.policy.failover or entry.fire is None:
+        return Write(entry.interrupt(entry.token or 0, s.now, recover=False))
+    if s.now - _last_sign_of_life(entry, s, written) > s.policy.misfire_grace:
+        return Write(entry.interrupt(entry.token or 0, s.now, recover=False, why=NotRun.TOO_LATE))
+    return Claim(entry.claim(entry.fire, Reason.OWNER_LOST, s.me, s.now, monitored=s.policy.monitored))
+
+
+def _last_sign_of_life(entry: Entry, s: Situation, written: datetime | None) -> datetime:
+    """Until when the lost attempt is known to have had an owner who lived. Nobody writes down when an owner dies: whoever saw
+    him go knows; who came later has the claim, and the last checkpoint."""
+    if entry.to_recover and entry.ended is not None:
+        return entry.ended
+    if entry.owner == s.me:
+        return s.now
+    signs = [entry.claimed, written, s.gone_since.get(entry.owner or "")]
+    return max((sign for sign in signs if sign is not None), default=entry.accounted_until)
 
 
 def _pending(entry: Entry, s: Situation, schedule: Schedule, until: datetime, held_since: datetime) -> Step:
@@ -164,8 +195,8 @@ def _pending(entry: Entry, s: Situation, schedule: Schedule, until: datetime, he
     if first is None or first > until:
         return None
     if ran_until := _ran_until(entry, first):
-        return _overlap(entry, s, schedule, min(ran_until, until))
-    return _missed(entry, s, schedule, first, _missed_until(entry, first, until), held_since)
+        return _overlap(entry, s, schedule, ran_until, min(ran_until, until))
+    return _missed(entry, s, schedule, first, until, held_since)
 
 
 def _ran_until(entry: Entry, first: datetime) -> datetime | None:
@@ -187,23 +218,26 @@ def _missed_until(entry: Entry, first: datetime, until: datetime) -> datetime:
     return min(until, entry.claimed) if entry.claimed is not None and first <= entry.claimed else until
 
 
-def _overlap(entry: Entry, s: Situation, schedule: Schedule, until: datetime) -> Step:
+def _overlap(entry: Entry, s: Situation, schedule: Schedule, ended: datetime, until: datetime) -> Step:
     last = _latest(schedule, entry.accounted_until, until)
     if last is None:
         return None
     if not s.policy.misfire:
         return Write(entry.record(entry.accounted_until, last, NotRun.OVERLAP))
+    if s.now - ended > s.policy.misfire_grace:
+        return Write(entry.record(entry.accounted_until, last, NotRun.TOO_LATE))
     return _claim(_record_before(entry, schedule, last, NotRun.OVERLAP), s, last, Reason.MISFIRE)
 
 
-def _missed(entry: Entry, s: Situation, schedule: Schedule, first: datetime, until: datetime, held_since: datetime) -> Step:
+def _missed(entry: Entry, s: Situation, schedule: Schedule, first: datetime, end: datetime, held_since: datetime) -> Step:
+    until = _missed_until(entry, first, end)
     too_late = min(s.now - s.policy.misfire_grace - JUST_BEFORE, until)
     if first <= too_late and (late := _latest(schedule, entry.accounted_until, too_late)):
         return Write(entry.record(entry.accounted_until, late, NotRun.TOO_LATE))
     last = _latest(schedule, entry.accounted_until, until)
     if last is None:
         return None
-    if s.policy.catch_up is CatchUp.LATEST and (later := _overlap_after(entry, schedule, last, s.now)):
+    if s.policy.catch_up is CatchUp.LATEST and (later := _overlap_after(entry, schedule, last, end)):
         # The last attempt began late, and more instants passed while it ran: they are told apart now, or never.
         if s.policy.misfire:
             return Write(entry.record(entry.accounted_until, last, NotRun.MISSED))

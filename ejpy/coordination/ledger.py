@@ -10,8 +10,8 @@ It is the correctness boundary of ejpy: whoever wins the write owns the fire; as
 
 `accounted_until` never goes back (but for a claim that is given back before its body was entered): each scheduled instant
 up to it was claimed, recorded in `not_run` with the reason, or was not due. A fire is due when the schedule was in force,
-the item existed and the job and the item were enabled; so `basis` and `suspended` say under which schedule, and whether
-enabled, the item was last seen: a change of either moves `accounted_until` forward and replays nothing.
+the item existed and the job and the item were enabled; so `basis` and `suspended` say under which schedule and item count,
+and whether enabled, the item was last seen: a change of either moves `accounted_until` forward and replays nothing.
 """
 
 from __future__ import annotations
@@ -45,15 +45,21 @@ class NewerEntry(BrokenEntry):
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """The schedule that an entry was accounted under."""
+    """The schedule and the item count that an entry was accounted under."""
 
     cron: str
     time_zone: str | None
+    sharding_total_count: int | None
+    """None: an earlier ejpy wrote the entry, and did not say."""
 
     @classmethod
     def of(cls, config: JobConfig) -> Basis:
-        """The schedule of a configuration."""
-        return cls(config.cron or "", config.time_zone)
+        """What a configuration says."""
+        return cls(config.cron or "", config.time_zone, config.sharding_total_count)
+
+    def includes(self, item: int) -> bool:
+        """Whether there is such an item under this count."""
+        return self.sharding_total_count is None or item < self.sharding_total_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +124,13 @@ class Entry:
     def end(self, outcome: Outcome, token: int, now: datetime) -> Entry:
         return replace(self, running=False, outcome=outcome, token=token, ended=now, checkpoint=None, to_recover=False)
 
-    def interrupt(self, token: int, now: datetime, *, recover: bool) -> Entry:
-        """The attempt did not end by itself. With `recover` its fire waits for a further attempt, from the checkpoint."""
+    def interrupt(self, token: int, now: datetime, *, recover: bool, why: NotRun = NotRun.INTERRUPTED) -> Entry:
+        """The attempt did not end by itself. With `recover` its fire waits for a further attempt, from the checkpoint;
+        otherwise it is recorded as not run, `why`."""
         ended = self.end(Outcome.INTERRUPTED, token, now)
         if recover:
             return replace(ended, to_recover=True, checkpoint=self.checkpoint)
-        return ended if self.fire is None else ended.record(self.fire - JUST_BEFORE, self.fire, NotRun.INTERRUPTED)
+        return ended if self.fire is None else ended.record(self.fire - JUST_BEFORE, self.fire, why)
 
     def give_back(self, token: int, accounted_until: datetime) -> Entry:
         """Undo a claim whose body was never entered: the fire is due again, and its next claim is a further attempt."""
@@ -173,6 +180,7 @@ def encode(entry: Entry) -> bytes:
         "accounted_until": _text(entry.accounted_until),
         "cron": entry.basis.cron,
         "time_zone": entry.basis.time_zone,
+        "sharding_total_count": entry.basis.sharding_total_count,
         "suspended": entry.suspended or None,
         "fire": _text(entry.fire),
         "attempt": entry.attempt or None,
@@ -192,8 +200,9 @@ def encode(entry: Entry) -> bytes:
     return json.dumps({k: v for k, v in fields.items() if v is not None}, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def decode(data: bytes, revision: int, path: str) -> Entry:
-    """The entry in `data`, read from the node at `path` with that revision. Raises BrokenEntry."""
+def decode(data: bytes, revision: int, path: str, *, count: int | None = None) -> Entry:
+    """The entry in `data`, read from the node at `path` with that revision. `count` is the item count of an entry that does
+    not tell. Raises BrokenEntry, NewerEntry."""
     try:
         fields = json.loads(data)
         json.dumps(fields, ensure_ascii=False).encode()  # what cannot be written again must not be taken in
@@ -206,7 +215,9 @@ def decode(data: bytes, revision: int, path: str) -> Entry:
         attempt = int(fields.get("attempt", 0))
         return Entry(
             accounted_until=_time(fields["accounted_until"]),
-            basis=Basis(_str(fields["cron"]), _maybe_str(fields.get("time_zone"))),
+            basis=Basis(
+                _str(fields["cron"]), _maybe_str(fields.get("time_zone")), _maybe_count(fields.get("sharding_total_count", count))
+            ),
             suspended=bool(fields.get("suspended")),
             not_run=tuple(NotRunRange(_time(a), _time(u), NotRun(w)) for a, u, w in fields.get("not_run", ())),
             fire=_maybe_time(fields.get("fire")),
@@ -248,6 +259,12 @@ def _str(value: Any) -> str:
 
 def _maybe_str(value: Any) -> str | None:
     return None if value is None else _str(value)
+
+
+def _maybe_count(value: Any) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ValueError(f"{value!r} is no item count")
+    return value
 
 
 def _maybe_time(text: str | None) -> datetime | None:

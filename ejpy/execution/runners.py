@@ -52,16 +52,6 @@ class Runners:
             runner = self._made[executor] = self._make(executor)
         return runner
 
-    @property
-    def waiting(self) -> int:
-        """How many attempts wait for a place, in all runners."""
-        return sum(runner.waiting for runner in self._made.values())
-
-    @property
-    def abandoned(self) -> int:
-        """How many bodies were given up and have not ended yet."""
-        return sum(runner.abandoned for runner in self._made.values())
-
     async def close(self, timeout: float) -> list[Attempt]:
         """Close all runners at once; see `Runner.close`. Those of kinds that were not used yet are made, closed as they are."""
         for executor in Executor:

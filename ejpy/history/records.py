@@ -43,7 +43,10 @@ class FiresNotRun:
     job_name: str
     item: int
     after: datetime
+    first: datetime
+    """The first of them."""
     until: datetime
+    """The last of them."""
     why: NotRun
     instance_id: str
 
@@ -58,19 +61,20 @@ class Journal(Protocol):
 
 
 class LogJournal:
-    """Writes each record as one line of the log, with its parts as fields."""
+    """Writes each record as one line of the log, with its parts as fields. What a body raised is not repeated: whoever ran the
+    body has logged it, with its trace."""
 
     def write(self, record: Record) -> None:
         if isinstance(record, FiresNotRun):
             extra = fields(job=record.job_name, item=record.item, why=record.why.value)
-            logger.warning("not run (%s): after %s until %s", record.why.value, record.after, record.until, extra=extra)
+            which = f"{record.first}" if record.first == record.until else f"all from {record.first} to {record.until}"
+            logger.warning("not run (%s): %s", record.why.value, which, extra=extra)
             return
         about = attempt_fields(record.attempt)
         if isinstance(record, AttemptStarted):
             logger.info("started", extra=fields(**about))
             return
         outcome = record.end.outcome.value if record.end.outcome else "not entered"
-        error = f": {record.end.error}" if record.end.error else ""
         stale = "" if record.recorded else " (does not count: a newer attempt exists)"
-        level = logging.INFO if record.recorded and not record.end.error else logging.WARNING
-        logger.log(level, "%s%s%s", outcome, error, stale, extra=fields(**about, outcome=outcome))
+        level = logging.INFO if record.recorded else logging.WARNING
+        logger.log(level, "%s%s", outcome, stale, extra=fields(**about, outcome=outcome))

@@ -173,8 +173,11 @@ class Registry(ABC):
         return None
 
     @abstractmethod
-    def on_session(self, listener: SessionListener) -> None:
-        """Have `listener` called on the loop at every change of `state`."""
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        """Have `listener` called on the loop at every change of `state`.
+
+        Returns a function that ends that: no call comes afterwards. It may be called more than once.
+        """
 
     @abstractmethod
     async def start(self, timeout: float) -> None:

@@ -3,19 +3,18 @@
 A transaction of a hundred operations costs the registry hardly more than one of ten, and a thousand jobs that fire in the
 same second would otherwise cost a thousand round trips. So submissions are gathered for a few milliseconds and merged:
 
-    commit ──► gathered ──window over, urgent, flush──► ready ──► under way ──► each gets its own slice of the result
-                  │                                       ▲            │
-                  └── waits for an earlier submission ────┘            └── one guard failed: its submitter is told,
-                      that touches the same nodes                          the rest goes again at once
+    commit ──► gathered ──window over, flush──► ready ──► under way ──► each gets its own slice of the result
+                  │                               ▲            │
+                  └─ waits for an earlier one ────┘            └── one guard failed: its submitter is told,
+                     that touches the same nodes                   the rest goes again at once
 
 Merging is not to be noticed: each submission ends as if it had been sent alone, after the earlier ones on which it depends.
 
 * A transaction is applied as a whole or not at all, so one guard that fails takes innocent submissions with it. The registry
   names the operation, and with it the culprit; the rest goes again without it. When a second culprit shows up among the rest,
   many may be stale (a resharding, say), and each of the others goes alone.
-* Where one submission changes what the other one touches or tests, blame could fall on a submission whose guard failed only
-  because of a neighbour that was then taken back itself. Therefore such two never share a transaction, and the later one is
-  sent only after the earlier one has ended.
+* Submissions that depend on each other (`submission.py`) never share a transaction; the later one is sent only after the
+  earlier one has ended.
 * A submission may have a last instant (`not_after`), the end of the lease: it is looked at right before each sending.
 """
 
@@ -25,12 +24,21 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from ejpy.clock import Clock
-from ejpy.errors import AccessDenied, GuardFailed, OutcomeUnknown, RegistryUnavailable, RequestTooLarge
-from ejpy.registry.base import Check, Committed, Create, Delete, Operation, Registry, operation_bytes, parent_of, refuse_too_large
+from ejpy.errors import (
+    AccessDenied,
+    GuardFailed,
+    OutcomeUnknown,
+    RegistryError,
+    RegistryUnavailable,
+    RequestTooLarge,
+    SessionExpired,
+)
+from ejpy.registry.base import Committed, Operation, Registry, refuse_too_large
+from ejpy.registry.submission import Lines, Submission
 
 MOST_UNDER_WAY = 8
 """How many transactions wait for their replies at the same time; what is ready meanwhile is merged into the next ones."""
@@ -55,20 +63,20 @@ class GroupCommit:
         self._loop = loop
         self._window = window
         self._timer: asyncio.TimerHandle | None = None
-        self._gathered: list[_Submission] = []
-        self._ready: list[tuple[int, _Submission]] = []  # a heap, the first submitted on top
+        self._gathered: list[Submission] = []
+        self._ready: list[tuple[int, Submission]] = []  # a heap, the first submitted on top
         self._again: deque[_Chunk] = deque()
         self._under_way: set[_Sending] = set()
-        self._lines: dict[str, _Line] = {}
+        self._lines = Lines()
         self._closed = False
 
-    async def commit(self, operations: Sequence[Operation], *, not_after: float | None = None, urgent: bool = False) -> Committed:
+    async def commit(self, operations: Sequence[Operation], *, not_after: float | None = None) -> Committed:
         """Apply `operations` (at least one) as a whole or not at all, perhaps together with those of others.
 
         Submissions that depend on each other are applied in the order of the calls; others in any order. `versions` and
         the index of a GuardFailed are those of `operations`; `revision` may be shared with others. `not_after` is an instant
-        of the clock's `monotonic`: what was not sent by then is not sent. `urgent` sends it and all that was gathered at once.
-        A call that is cancelled before it was sent is not sent.
+        of the clock's `monotonic`: what was not sent by then is not sent. A call that is cancelled before it was sent is not
+        sent. An error names a node of `operations`, or none: never one of somebody else's.
 
         Raises RequestTooLarge if `operations` alone are over the registry's limits; RegistryUnavailable if it was too late
         or the group is closed; and what `Registry.commit` raises.
@@ -77,14 +85,12 @@ class GroupCommit:
             raise ValueError("a transaction needs an operation")
         if self._closed:
             raise RegistryUnavailable("not sent: this worker is closing its connection to the registry")
-        submission = _Submission(self.submissions, tuple(operations), not_after, self._loop.create_future())
+        submission = Submission(self.submissions, tuple(operations), not_after, self._loop.create_future())
         refuse_too_large(operations, self._registry.max_operations, self._registry.max_bytes)
         self.submissions += 1
-        self._line_up(submission)
+        self._lines.enter(submission)
         self._gathered.append(submission)
-        if urgent:
-            self.flush()
-        elif self._timer is None:
+        if self._timer is None:
             self._timer = self._loop.call_later(self._window, self.flush)
         return await submission.result
 
@@ -106,36 +112,13 @@ class GroupCommit:
         while self._under_way:
             await asyncio.wait(self._under_way)
 
-    # -- which submissions depend on each other --
-
-    def _line_up(self, submission: _Submission) -> None:
-        """Have it wait for the earlier submissions on which it depends."""
-        for key, exclusive in submission.uses.items():
-            line = self._lines.setdefault(key, _Line())
-            if line.exclusive is not None:
-                submission.wait_for(line.exclusive)
-            if exclusive:
-                for earlier in line.shared:
-                    submission.wait_for(earlier)
-                line.exclusive, line.shared = submission, {}
-            else:
-                line.shared[submission] = None
-
-    def _make_ready(self, submission: _Submission) -> None:
+    def _make_ready(self, submission: Submission) -> None:
         if submission.flushed and not submission.waits_for:
             heapq.heappush(self._ready, (submission.index, submission))
 
-    def _settle(self, submission: _Submission) -> None:
+    def _settle(self, submission: Submission) -> None:
         """It has ended; what waited for it may go on."""
-        for key in submission.uses:
-            line = self._lines[key]
-            line.shared.pop(submission, None)
-            if line.exclusive is submission:
-                line.exclusive = None
-            if line.exclusive is None and not line.shared:
-                del self._lines[key]
-        for later in submission.waited_for_by:
-            later.waits_for.discard(submission)
+        for later in self._lines.leave(submission):
             self._make_ready(later)
 
     # -- sending --
@@ -147,9 +130,9 @@ class GroupCommit:
             self._under_way.add(sending)
             sending.add_done_callback(partial(self._ended, chunk))
 
-    def _fill(self) -> list[_Submission]:
+    def _fill(self) -> list[Submission]:
         """The first of what is ready, as many as fit into one transaction."""
-        taken: list[_Submission] = []
+        taken: list[Submission] = []
         operations = size = 0
         while self._ready:
             [_, first] = self._ready[0]
@@ -168,7 +151,7 @@ class GroupCommit:
         self.transactions += 1
         return await self._registry.commit([each for submission in chunk.submissions for each in submission.operations])
 
-    def _may_go(self, submission: _Submission) -> bool:
+    def _may_go(self, submission: Submission) -> bool:
         if submission.not_after is not None and self._clock.monotonic() > submission.not_after:
             self._fail(submission, RegistryUnavailable("not sent: its last instant (`not_after`) passed while it waited"))
         elif submission.result.cancelled():
@@ -190,7 +173,7 @@ class GroupCommit:
             self._again.extend(chunk.one_by_one())  # had no effect, and which of them was refused is not told
         else:
             for submission in chunk.submissions:
-                self._fail(submission, error)
+                self._fail(submission, error if len(chunk.submissions) == 1 else _of_own(submission, error))
         self._send_ready()
 
     def _succeed(self, chunk: _Chunk, committed: Committed) -> None:
@@ -214,9 +197,9 @@ class GroupCommit:
             self._again.extend(chunk.one_by_one())
         elif chunk.submissions:
             self._again.append(chunk)
-        self._fail(culprit, GuardFailed(index, failed.path, failed.failure))
+        self._fail(culprit, GuardFailed(index, culprit.operations[index].path, failed.failure))
 
-    def _fail(self, submission: _Submission, error: BaseException) -> None:
+    def _fail(self, submission: Submission, error: BaseException) -> None:
         if not submission.result.done():
             submission.result.set_exception(error)
         self._settle(submission)
@@ -225,59 +208,28 @@ class GroupCommit:
 _Sending = asyncio.Task["Committed | None"]
 
 
-class _Submission:
-    """What one caller wants to be applied as a whole."""
-
-    def __init__(
-        self, index: int, operations: tuple[Operation, ...], not_after: float | None, result: asyncio.Future[Committed]
-    ) -> None:
-        self.index = index
-        self.operations = operations
-        self.not_after = not_after
-        self.result = result
-        self.size = sum(map(operation_bytes, operations))
-        self.flushed = False
-        self.uses = _uses(operations)
-        self.waits_for: set[_Submission] = set()
-        self.waited_for_by: list[_Submission] = []
-
-    def wait_for(self, earlier: _Submission) -> None:
-        if earlier not in self.waits_for:
-            self.waits_for.add(earlier)
-            earlier.waited_for_by.append(self)
+def _of_own(submission: Submission, error: BaseException) -> BaseException:
+    """What became of a submission whose transaction, shared with others, ended with `error`: that may name a node of theirs."""
+    path = submission.operations[0].path
+    if isinstance(error, OutcomeUnknown):
+        own: RegistryError = OutcomeUnknown(f"{path}: sent, together with others, but not answered; read before repeating it")
+    elif isinstance(error, SessionExpired):
+        own = SessionExpired(f"{path}: not written, since the session has ended")
+    elif isinstance(error, RegistryUnavailable):
+        own = RegistryUnavailable(f"{path}: not sent, since the registry is not to be reached")
+    else:
+        return error
+    own.__cause__ = error
+    return own
 
 
 @dataclass(slots=True)
 class _Chunk:
     """Submissions that share a transaction."""
 
-    submissions: list[_Submission]
+    submissions: list[Submission]
     culprits: int = 0
     """How many of its submissions were dropped for a failed guard."""
 
     def one_by_one(self) -> Iterator[_Chunk]:
         return (_Chunk([submission]) for submission in self.submissions)
-
-
-@dataclass(slots=True)
-class _Line:
-    """The unsettled submissions that use one thing: the last that changes it, and those after it that rely on it."""
-
-    exclusive: _Submission | None = None
-    shared: dict[_Submission, None] = field(default_factory=dict)
-
-
-def _uses(operations: Sequence[Operation]) -> dict[str, bool]:
-    """What the operations rely on, and whether they also change it: `path` for a node and its version, `path/` for whether
-    there is a node to put children below and whether it has any.
-
-    Children of one parent do not depend on each other; a node's making or removal depends on that of its parent.
-    """
-    uses: dict[str, bool] = {}
-    for operation in operations:
-        path = operation.path
-        uses[path] = uses.get(path, False) or not isinstance(operation, Check)
-        if isinstance(operation, (Create, Delete)):
-            uses[f"{path}/"] = True
-            uses.setdefault(f"{parent_of(path)}/", False)
-    return uses

@@ -80,8 +80,8 @@ class LeasedRegistry(Registry):
     def session_timeout_seconds(self) -> float:
         return self._session.timeout
 
-    def on_session(self, listener: SessionListener) -> None:
-        self._session.on_change(listener)
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        return self._session.listeners.add(listener)
 
     # -- writes --
 

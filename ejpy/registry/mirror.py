@@ -56,6 +56,7 @@ class TreeMirror:
         self._copy: dict[str, Node] = {}
         self.nodes = MappingProxyType(self._copy)
         self._watch: TreeWatch | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
         self._fresh = False
         self._hint_due = False
         """The connection was interrupted, and the hint that makes up for it has not come yet."""
@@ -76,7 +77,7 @@ class TreeMirror:
 
         Raises what the registry raises (RegistryUnavailable, SessionExpired, AccessDenied); the mirror is closed then.
         """
-        self._registry.on_session(self._session_changed)
+        self._unsubscribe = self._registry.on_session(self._session_changed)
         try:
             self._watch = await self._registry.watch_tree(self.root, self._hinted)
             self._all_wanted = True
@@ -91,6 +92,7 @@ class TreeMirror:
         """Follow no more; `on_change` is not called afterwards. The copy stays as it is, and is not fresh. Idempotent."""
         self._closed = True
         self._fresh = False
+        self._unsubscribe()
         if self._watch is not None:
             self._watch.close()
             self._watch = None

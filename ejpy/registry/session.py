@@ -12,13 +12,40 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from ejpy.clock import Clock
 from ejpy.registry.base import SessionListener, SessionState
 
 LEASE_MARGIN = 0.05
 """Part of the session time-out by which the local lease ends before the store could end the session."""
+
+
+class SessionListeners:
+    """Who is told of the states of a session, each in his own call, until he wants to hear no more."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[object, SessionListener] = {}
+
+    def add(self, listener: SessionListener) -> Callable[[], None]:
+        """Returns the function that takes it back."""
+        key = object()
+        self._listeners[key] = listener
+
+        def take_back() -> None:
+            self._listeners.pop(key, None)
+
+        return take_back
+
+    def __iter__(self) -> Iterator[SessionListener]:
+        """Functions that tell one listener each, if he still wants to hear it then."""
+        return iter([partial(self._tell, key) for key in self._listeners])
+
+    def _tell(self, key: object, state: SessionState) -> None:
+        listener = self._listeners.get(key)
+        if listener is not None:
+            listener(state)
 
 
 class LeasedSession:
@@ -34,12 +61,9 @@ class LeasedSession:
         self.lease_until = -math.inf
         self._clock = clock
         self._interrupt = interrupt
-        self._listeners: list[SessionListener] = []
+        self.listeners = SessionListeners()
+        """Are told of every change of `state`, in a later turn of the loop."""
         self._timer: asyncio.TimerHandle | None = None
-
-    def on_change(self, listener: SessionListener) -> None:
-        """Have `listener` called, in a later turn of the loop, at every change of `state`."""
-        self._listeners.append(listener)
 
     def opened(self, session_id: int) -> None:
         """There is a new session. It begins without a lease."""
@@ -55,8 +79,8 @@ class LeasedSession:
     def become(self, state: SessionState) -> None:
         if state is not self.state:
             self.state = state
-            for listener in self._listeners:
-                asyncio.get_running_loop().call_soon(listener, state)
+            for tell in self.listeners:
+                asyncio.get_running_loop().call_soon(tell, state)
 
     def ended(self) -> None:
         """The session is over, by the store's word."""

@@ -68,15 +68,6 @@ class CronSchedule:
                 found = later
         return self._datetime(found)
 
-    def between(self, after: datetime, until: datetime, limit: int) -> list[datetime]:
-        """The fires later than `after` and not later than `until` (both aware), ascending; at most the first `limit`."""
-        start, last = _floor(after) + 1, _floor(until)
-        fires: list[datetime] = []
-        while len(fires) < limit and (fire := self._fire_within(start, last)) is not None:
-            fires.append(self._datetime(fire))
-            start = fire + 1
-        return fires
-
     def _fire_within(self, start: int, last: int) -> int | None:
         if start > last:
             return None

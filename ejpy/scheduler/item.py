@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from ejpy.config.model import JobConfig
 from ejpy.coordination import claims
 from ejpy.coordination.claims import Situation
 from ejpy.coordination.ledger import Entry
@@ -39,6 +40,8 @@ class Item:
     """None: to be read."""
     version: int | None = None
     """None: there is no node yet."""
+    written: datetime | None = None
+    """When the entry was last written (the registry's clock); None if that was by this worker, or is not known."""
     doubt: Change | None = None
     """A claim whose outcome is unknown."""
     rest_until: float = 0.0
@@ -50,6 +53,9 @@ class Item:
     ended: Ended | None = None
     superseded: bool = False
     watched: bool = False
+    waiting_since: float | None = None
+    """Since when somebody else's run is waited for, by the loop's time."""
+    wait_said: bool = False
     saving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -59,9 +65,32 @@ class Change:
 
     item: Item
     entry: Entry
+    decided: bool = False
+    """It depends on the configuration."""
     claim: bool = False
     session_id: int | None = None
     """The session that a claim is made in."""
+
+
+def attempt_of(config: JobConfig, instance_id: str, item: int, entry: Entry, token: int) -> Attempt:
+    """All that the body of the entry's newest attempt may know. The item count is the one that its fire is due under."""
+    assert entry.fire is not None
+    assert entry.reason is not None
+    return Attempt(
+        job_name=config.job_name,
+        job_class=config.job_class,
+        job_parameter=config.job_parameter,
+        sharding_total_count=entry.basis.sharding_total_count or config.sharding_total_count,
+        sharding_item=item,
+        sharding_parameter=config.sharding_item_parameters.get(item),
+        task_id=f"{config.job_name}@-@{item}@-@READY@-@{instance_id}",
+        scheduled_time=entry.fire,
+        attempt=entry.attempt,
+        reason=entry.reason,
+        fencing_token=token,
+        checkpoint=entry.checkpoint,
+        timeout_seconds=config.timeout.total_seconds() if config.timeout else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,28 +13,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum
 
-from ejpy.config.document import from_document
 from ejpy.config.model import JobConfig
-from ejpy.coordination import clocks
 from ejpy.coordination.claims import Policy, Situation
-from ejpy.coordination.ledger import Basis, Entry
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, view_of
-from ejpy.errors import ConfigError, CronError, RegistryError
+from ejpy.errors import RegistryError
 from ejpy.execution.base import Attempt
 from ejpy.history.records import Journal
 from ejpy.logs import FieldsAdapter
 from ejpy.registry.base import SessionState
 from ejpy.registry.mirror import TreeMirror
+from ejpy.scheduler.clock_check import ClockCheck
+from ejpy.scheduler.configuration import Configuration
 from ejpy.scheduler.host import Deed, Host
-from ejpy.scheduler.item import Look
+from ejpy.scheduler.item import Look, attempt_of
 from ejpy.scheduler.items import Items
 from ejpy.scheduler.leadership import Leadership
 from ejpy.scheduler.membership import Membership
-from ejpy.scheduler.schedules import Schedules
+from ejpy.scheduler.neighbours import Neighbours
 from ejpy.terms import Executor
 
 
@@ -51,35 +50,37 @@ class JobScheduler:
 
     def __init__(self, host: Host, file: JobConfig, journal: Journal, executor_of: Callable[[JobConfig], Executor]) -> None:
         self.name = file.job_name
-        self.config = file
-        """The configuration that counts; the file's until the job is registered."""
         self._host = host
         self._executor_of = executor_of
         self._log = FieldsAdapter(logging.getLogger("ejpy.scheduler"), {"job": file.job_name})
         self._paths = JobPaths(host.namespace, file.job_name)
         self._mirror = TreeMirror(host.registry, self._paths.root, self._tree_changed)
+        self._configuration = Configuration(self._paths, file, host.clock, self._log)
         self._membership = Membership(host, self._paths, file, self._log)
+        self._clock_check = ClockCheck(self._membership, self._paths.instance(host.instance_id), self._log)
+        self._neighbours = Neighbours(host.instance_id, self._log)
         self._leadership = Leadership(host, self._paths, self._mirror, self.look_again, self._log)
         self._items = Items(host, self._paths, journal, self.look_again, self._log)
         self._registering = Deed("registering", self.look_again, self._log)
         self._phase = Phase.NEW
         self._registered_session: int | None = None
-        self._config_revision: int | None = None
-        self._changed_at: datetime | None = None
         self._view = JobView()
         self._stale = True
         self._look_due = False
         self._lost = False
-        self._ahead = timedelta(0)
-        self._schedules = Schedules(host.clock, self._log)
         self._ready: asyncio.Event = asyncio.Event()
-        host.registry.on_session(self._session_changed)
+        self._unsubscribe = host.registry.on_session(self._session_changed)
+
+    @property
+    def config(self) -> JobConfig:
+        """The configuration that counts."""
+        return self._configuration.current
 
     # -- life --
 
     async def start(self) -> None:
         """Register the job and this instance, and begin to take part. Raises JobConflict, ConfigError, RegistryError."""
-        self.config, self._registered_session = await self._membership.register()
+        self._configuration.current, self._registered_session = await self._membership.register()
         await self._mirror.start()
         self._phase = Phase.ACTIVE
         self._set_timer()
@@ -126,6 +127,7 @@ class JobScheduler:
             except RegistryError as error:
                 self._log.warning("its nodes were not removed, and go with the session: %s", error)
         self._mirror.close()
+        self._unsubscribe()
 
     # -- what wakes it --
 
@@ -140,14 +142,15 @@ class JobScheduler:
         self.look_again()
 
     def _fire(self) -> None:
-        schedule = self._schedules.of(self._basis())
+        schedule = self._configuration.schedule
         if schedule is not None:
-            self._leadership.fired(self._current_view(), self.config, schedule)
+            self._leadership.fired(self.config, schedule)
         self.look_again()
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:
             self._lost = True
+            self._neighbours.interrupted()
             self._items.session_lost()
         elif state is SessionState.CONNECTED:
             if self._lost:
@@ -177,12 +180,15 @@ class JobScheduler:
                 self._registering.begin(self._restore_server())
             elif self._phase is Phase.DRAINING and not view.instances[self._host.instance_id].draining:
                 self._registering.begin(self._say_draining())
-        self._look_at_config()
+        if self._configuration.look(self._mirror.nodes):
+            self._set_timer()
         if self._registered(view):
-            self._compare_clocks()
+            self._clock_check.look(self._mirror.nodes, self.config.max_time_diff_seconds)
+            self._neighbours.look(view.instances, now, self.config.misfire_grace)
         self._items.assign(self._mine(view), now)
         willing = self._phase is Phase.ACTIVE and self._registered(view) and view.server_enabled(self._host.ip)
-        self._leadership.look(view, self.config, self._schedules.of(self._basis()), now, willing=willing)
+        schedule, changes = self._configuration.schedule, self._configuration.changes(now)
+        self._leadership.look(view, self.config, schedule, changes, now, willing=willing)
         if len(view.assigned) >= self.config.sharding_total_count or not view.enabled:
             self._ready.set()
 
@@ -190,24 +196,6 @@ class JobScheduler:
         """The others see this instance in its present session. Before, whatever it claims would look like a dead worker's."""
         own = view.instances.get(self._host.instance_id)
         return own is not None and own.session_id == self._host.registry.session_id
-
-    def _compare_clocks(self) -> None:
-        """Once for each registration: the registry dated this instance's node by its own clock."""
-        node = self._mirror.nodes.get(self._paths.instance(self._host.instance_id))
-        between = self._membership.registered_between
-        if node is None or between is None:
-            return
-        self._membership.registered_between = None
-        self._ahead = clocks.difference(node.modified, *between)
-        if clocks.refused(self._ahead, self.config.max_time_diff_seconds):
-            self._log.error(
-                "nothing is run here: this clock said %s when the registry's said %s; max_time_diff_seconds is %d",
-                between[0],
-                node.modified,
-                self.config.max_time_diff_seconds,
-            )
-        elif abs(self._ahead) >= clocks.WARN_FROM:
-            self._log.warning("this clock said %s when the registry's said %s: set it right", between[0], node.modified)
 
     def _mine(self, view: JobView) -> list[int]:
         if self._phase is Phase.DISMISSED:
@@ -221,11 +209,10 @@ class JobScheduler:
             me=self._host.instance_id,
             live=view.instances,
             policy=Policy.of(config),
-            basis=self._basis(),
-            changed_at=self._changed_at or now,
-            schedule_of=self._schedules.for_one_look(),
+            changes=self._configuration.changes(now),
+            schedule_of=self._configuration.schedules.for_one_look(),
+            gone_since=self._neighbours.gone_since,
         )
-        config_node = self._mirror.nodes.get(self._paths.config)
         job_enabled, disabled, own = view.enabled, view.disabled_items, view.server_enabled(self._host.ip)
         return Look(
             situation=situation,
@@ -234,31 +221,12 @@ class JobScheduler:
                 and self._mirror.fresh
                 and self._registered(view)
                 and (own or not job_enabled)
-                and not clocks.refused(self._ahead, config.max_time_diff_seconds)
+                and not self._clock_check.refused(config.max_time_diff_seconds)
             ),
-            config_version=config_node.version if config_node is not None else None,
+            config_version=self._configuration.version,
             enabled=lambda item: job_enabled and item not in disabled,
-            attempt_of=lambda item, entry, token: self._attempt(config, item, entry, token),
+            attempt_of=lambda item, entry, token: attempt_of(config, self._host.instance_id, item, entry, token),
             runner=self._host.runner_for(self._executor_of(config)),
-        )
-
-    def _attempt(self, config: JobConfig, item: int, entry: Entry, token: int) -> Attempt:
-        assert entry.fire is not None
-        assert entry.reason is not None
-        return Attempt(
-            job_name=config.job_name,
-            job_class=config.job_class,
-            job_parameter=config.job_parameter,
-            sharding_total_count=config.sharding_total_count,
-            sharding_item=item,
-            sharding_parameter=config.sharding_item_parameters.get(item),
-            task_id=f"{config.job_name}@-@{item}@-@READY@-@{self._host.instance_id}",
-            scheduled_time=entry.fire,
-            attempt=entry.attempt,
-            reason=entry.reason,
-            fencing_token=token,
-            checkpoint=entry.checkpoint,
-            timeout_seconds=config.timeout.total_seconds() if config.timeout else None,
         )
 
     def _current_view(self) -> JobView:
@@ -305,29 +273,7 @@ class JobScheduler:
         self._host.timer.remove(self.name)
         self._items.cancel_all("an operator removed this instance")
 
-    # -- configuration and schedule --
-
-    def _look_at_config(self) -> None:
-        node = self._mirror.nodes.get(self._paths.config)
-        if node is None or node.revision == self._config_revision:
-            return
-        self._config_revision = node.revision
-        try:
-            config = from_document(node.data, self.name, self.config.job_class)
-            self._schedules.read(Basis.of(config))
-        except (ConfigError, CronError) as error:
-            self._log.error("the registry's configuration is broken, the last good one stays: %s", error)
-            return
-        self._changed_at = node.modified
-        basis_before, self.config = self._basis(), config
-        if self._basis() != basis_before:
-            self._log.info("the schedule is now %s", config.cron)
-            self._set_timer()
-
-    def _basis(self) -> Basis:
-        return Basis.of(self.config)
-
     def _set_timer(self) -> None:
-        schedule = self._schedules.of(self._basis())
+        schedule = self._configuration.schedule
         if schedule is not None and self._phase is Phase.ACTIVE:
             self._host.timer.set(self.name, schedule.next_after, self._fire)

@@ -12,7 +12,7 @@ from ejpy.coordination.ledger import Basis
 from ejpy.errors import CronError
 from ejpy.schedule.cron import CronSchedule, parse
 
-KEPT = 4
+KEPT = 8
 STILL_GOOD = timedelta(days=366)
 """A schedule that fired last within this time can be used: what it left may have to be caught up."""
 

@@ -15,10 +15,9 @@ import pytest
 from ejpy.coordination.ledger import Entry
 from ejpy.terms import NotRun, Outcome, Reason
 from tests.cluster.misbehaving import ERRORS, entered
-from tests.support.cluster import PATIENCE_SECONDS
 from tests.support.fleet import Fleet, job, zookeeper_url
 from tests.support.jobs import Execution
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 from tests.support.zookeeper import ZooKeeperServer
 
 EXECUTORS = {"thread": "", "process": "", "asyncio": "Async"}
@@ -147,7 +146,7 @@ def test_m1_whatever_a_body_raises_its_job_goes_on(error: str, executor: str, hi
     assert {end["outcome"] for end in ends.values()} == {Outcome.FAILED.value}
     assert {end["attempt"] for end in ends.values()} == {1}
     kind = ERRORS[error].__name__
-    assert all(end["message"].startswith(f"failed: {kind}") for end in ends.values())
+    assert {end["message"] for end in ends.values()} == {"failed"}
     traces = [event for event in history.events if event.get("job") == name and "exception" in event]
     assert len(traces) == len(ends)
     for trace in traces:

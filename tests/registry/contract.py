@@ -639,6 +639,27 @@ class RegistryContract:
 
         run(story())
 
+    def test_a_listener_that_is_taken_back_is_told_no_more_and_no_other_with_it(self, new_registry: NewRegistry) -> None:
+        """The same function twice is two listeners; one that is taken back hears nothing that was under way to it."""
+
+        async def story() -> None:
+            registry, told, kept = new_registry(), Signals(), Signals()
+            take_back = registry.on_session(told.add)
+            registry.on_session(told.add)
+            registry.on_session(kept.add)
+            await registry.start(10)
+            take_back()
+            take_back()
+            await kept.until(lambda states: states == [SessionState.CONNECTED])
+            assert told.all.count(SessionState.CONNECTED) <= 2
+            before = len(told.all)
+            await registry.stop(10)
+            await kept.until(lambda states: states == [SessionState.CONNECTED, SessionState.LOST])
+            await told.until(lambda states: len(states) > before)
+            assert told.all[before:] == [SessionState.LOST]
+
+        run(story())
+
     @registries(1)
     async def test_the_lease_runs_for_the_session_timeout_at_most(self, root: str, a: Registry) -> None:
         clock = SystemClock()

@@ -55,7 +55,7 @@ class RecordingRegistry(MemoryRegistry):
         finally:
             await asyncio.sleep(ROUND_TRIP / 2)
             if self.lose_replies:
-                raise OutcomeUnknown("reply lost")
+                raise OutcomeUnknown(f"{self.sent[-1][0].path}: reply lost")  # as a registry names a transaction
 
 
 @dataclass
@@ -67,6 +67,15 @@ class Bench:
 
     async def outcomes(self, *submissions: Sequence[Operation]) -> list[Committed | BaseException]:
         return await asyncio.gather(*(self.group.commit(each) for each in submissions), return_exceptions=True)
+
+    async def each_at_once(self, *submissions: Sequence[Operation]) -> None:
+        """One after the other, each without waiting for the window's end."""
+        tasks: list[asyncio.Task[Committed]] = []
+        for each in submissions:
+            tasks.append(self.loop.create_task(self.group.commit(each)))
+            await asyncio.sleep(0)
+            self.group.flush()
+        await asyncio.gather(*tasks)
 
 
 async def bench(loop: VirtualLoop, *existing: Operation, window: float = 0.003) -> Bench:
@@ -130,14 +139,14 @@ def test_submission_order_is_kept_also_by_what_had_to_wait_for_another() -> None
         first, second = operations(SetData("/a", b"1")), operations(SetData("/a", b"2"))
         fill = [nodes(f"/fill{i}") for i in range(MOST_UNDER_WAY - 1)]
         later = [nodes(f"/later{i}") for i in range(5)]
-        await asyncio.gather(*(b.group.commit(each, urgent=True) for each in [first, *fill, second, *later]))
+        await b.each_at_once(first, *fill, second, *later)
         assert b.registry.sent[:MOST_UNDER_WAY] == [first, *fill]
         assert b.registry.sent[MOST_UNDER_WAY] == [operation for each in [second, *later] for operation in each]
 
     run_virtual(main)
 
 
-def test_nothing_is_sent_before_the_windows_end_unless_urgent() -> None:
+def test_nothing_is_sent_before_the_windows_end_unless_it_is_flushed() -> None:
     async def main(loop: VirtualLoop) -> None:
         b = await bench(loop, window=0.003)
         start = loop.time()
@@ -146,14 +155,6 @@ def test_nothing_is_sent_before_the_windows_end_unless_urgent() -> None:
         assert not b.registry.sent
         await waiting
         assert loop.time() == pytest.approx(start + 0.003 + ROUND_TRIP)
-
-        waiting = loop.create_task(b.group.commit([Create("/b")]))
-        await asyncio.sleep(0.001)
-        asked = loop.time()
-        await b.group.commit([Create("/c")], urgent=True)
-        assert loop.time() == pytest.approx(asked + ROUND_TRIP)
-        await waiting
-        assert b.registry.sent[1:] == [[Create("/b"), Create("/c")]]
 
         waiting = loop.create_task(b.group.commit([Create("/d")]))
         await asyncio.sleep(0)
@@ -179,10 +180,10 @@ def test_a_thousand_jobs_due_in_one_tick_take_a_dozen_transactions() -> None:
     run_virtual(main)
 
 
-def test_urgent_submissions_under_load_are_merged_while_they_wait() -> None:
+def test_submissions_under_load_are_merged_while_they_wait() -> None:
     async def main(loop: VirtualLoop) -> None:
         b = await bench(loop)
-        await asyncio.gather(*(b.group.commit([Create(f"/n{i}")], urgent=True) for i in range(500)))
+        await b.each_at_once(*([Create(f"/n{i}")] for i in range(500)))
         assert b.registry.most_under_way == MOST_UNDER_WAY
         assert b.group.transactions == MOST_UNDER_WAY + 1
 
@@ -405,6 +406,21 @@ def test_a_lost_reply_is_unknown_to_all_of_its_transaction_and_to_no_others() ->
         assert [type(each) for each in await losing] == [OutcomeUnknown, OutcomeUnknown]
         assert [seen(each) for each in await b.outcomes(nodes("/c"), nodes("/d"))] == [(0,), (0,)]
         assert b.group.transactions == 2
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_error_names_a_node_of_ones_own(alone: bool) -> None:
+    """Of a transaction of several jobs, the one that is told of a lost reply must not look for it at another job's node."""
+
+    async def main(loop: VirtualLoop) -> None:
+        b = await bench(loop)
+        b.registry.lose_replies = True
+        submissions = [nodes("/a", "/a/x")] if alone else [nodes("/a", "/a/x"), nodes("/b"), nodes("/c")]
+        outcomes = await b.outcomes(*submissions)
+        assert [type(each) for each in outcomes] == [OutcomeUnknown] * len(submissions)
+        assert [str(each).partition(":")[0] for each in outcomes] == ["/a", "/b", "/c"][: len(submissions)]
 
     run_virtual(main)
 

@@ -17,8 +17,9 @@ from kazoo.client import KazooClient
 
 from ejpy.clock import SystemClock
 from ejpy.errors import AccessDenied, GuardFailed, OutcomeUnknown, RegistryError
-from ejpy.registry.base import Check, Committed, Create, Delete, Node, Operation, SetData
-from ejpy.registry.latch import LatchHold, LeaderLatch, latch_order
+from ejpy.registry.base import Check, Committed, Create, Delete, Node, Operation, SessionListener, SetData
+from ejpy.registry.latch import LatchHold, LeaderLatch
+from ejpy.registry.latch_line import in_line, latch_order
 from ejpy.registry.memory import MemoryRegistry, MemoryStore
 from ejpy.registry.zookeeper import ZooKeeperRegistry
 from tests.support.loop import run
@@ -58,6 +59,18 @@ class Worker(MemoryRegistry):
         self.losing: set[str] = set()
         """The kinds of request whose next reply is lost."""
         self.denied: set[str] = set()
+        self.listening = 0
+        """How many listen to its session."""
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        take_back = super().on_session(listener)
+        self.listening += 1
+
+        def taken_back() -> None:
+            self.listening -= 1
+            take_back()
+
+        return taken_back
 
     async def children(self, paths: Sequence[str], *, timeout: float | None = None) -> list[list[str] | None]:
         self._note("children")
@@ -183,6 +196,13 @@ def test_the_order_is_curators(name: str, key: str) -> None:
     assert latch_order(name) == key
 
 
+def test_what_is_no_node_of_a_latch_does_not_stand_in_line() -> None:
+    """Whoever lets it count waits for somebody who never takes the latch."""
+    contending = ["x-latch-y-latch--2147483648", "latch-0000000003", "_c_7d9f-latch-0000000012"]
+    others = ["", "0", "!garbage", "_c_7d9f-latch-", "latch-0000000001.bak", "Latch-0000000000", "latch-latch", "latch-00 01"]
+    assert in_line([*others, *reversed(contending)]) == contending
+
+
 def test_contenders_hold_it_one_after_the_other_in_the_order_of_arrival() -> None:
     async def main(loop: VirtualLoop) -> None:
         b = Bench(loop)
@@ -241,6 +261,63 @@ def test_one_that_leaves_the_middle_of_the_line_lets_nobody_pass() -> None:
         assert len(b.nodes()) == 2
         await first.release()
         assert await last is not None
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("name", ["!garbage", "latch-", "0000000000", "_c_00c0ffee-latch-first"])
+def test_a_node_that_is_no_contenders_blocks_nobody(name: str) -> None:
+    """It sorts first, and nobody will ever remove it."""
+
+    async def main(loop: VirtualLoop) -> None:
+        b = Bench(loop)
+        b.store.commit(0, [Create(f"{PATH}/{name}")])
+        hold = await held(b.latch(await b.worker()))
+        waiting = loop.create_task(held(b.latch(await b.worker())))
+        await asyncio.sleep(1)
+        assert not waiting.done(), "they exclude each other all the same"
+        await hold.release()
+        await waiting
+
+    run_virtual(main)
+
+
+def test_it_tells_who_stands_first() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        b = Bench(loop)
+        foreigner, worker = await b.worker(), await b.worker()
+        latch = b.latch(worker)
+        assert await latch.first() is None
+        path = await foreigner.create_sequential(f"{PATH}/_c_foreign-latch-")
+        b.store.commit(0, [Create(f"{PATH}/!garbage")])
+        assert await latch.acquire(1) is None
+        assert await latch.first() == (path, foreigner.session_id)
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("left_over", [False, True])
+def test_a_latch_that_is_closed_hears_no_more_of_the_session(left_over: bool) -> None:
+    """But a node of its that is left over is deleted first, when the connection is back."""
+
+    async def main(loop: VirtualLoop) -> None:
+        b = Bench(loop)
+        worker = await b.worker()
+        latch = b.latch(worker)
+        hold = await held(latch)
+        assert worker.listening == 1
+        if left_over:
+            worker.disconnect()
+            await hold.release()
+            latch.close()
+            assert worker.listening == 1
+            worker.reconnect()
+        else:
+            await hold.release()
+            latch.close()
+        await asyncio.sleep(5)
+        assert b.nodes() == []
+        assert worker.listening == 0
 
     run_virtual(main)
 

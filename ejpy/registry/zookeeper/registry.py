@@ -24,6 +24,7 @@ from ejpy.registry.base import (
     check_path,
     refuse_too_large,
 )
+from ejpy.registry.session import SessionListeners
 from ejpy.registry.zookeeper.faults import from_operation
 from ejpy.registry.zookeeper.hosts import format_hosts, parse_hosts
 from ejpy.registry.zookeeper.link import Link
@@ -67,7 +68,7 @@ class ZooKeeperRegistry(Registry):
         self._clock = clock
         self._credentials = credentials
         self._acl: Sequence[ACL] = CREATOR_ALL_ACL if credentials else OPEN_ACL_UNSAFE
-        self._listeners: list[SessionListener] = []
+        self._listeners = SessionListeners()
         self._link: Link | None = None
 
     # -- life and session --
@@ -103,8 +104,8 @@ class ZooKeeperRegistry(Registry):
         """As granted by the server; before the first connection, as asked for."""
         return self._link.guard.session_timeout if self._link else self._session_timeout
 
-    def on_session(self, listener: SessionListener) -> None:
-        self._listeners.append(listener)
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        return self._listeners.add(listener)
 
     async def start(self, timeout: float) -> None:
         """Connect and open a session.
@@ -203,9 +204,9 @@ class ZooKeeperRegistry(Registry):
         return self._link
 
     def _notify(self, state: SessionState) -> None:
-        for listener in self._listeners:
+        for tell in self._listeners:
             try:
-                listener(state)
+                tell(state)
             except Exception:
                 log.exception("a listener of the session failed at %s", state.value)
 

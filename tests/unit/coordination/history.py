@@ -10,6 +10,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from ejpy.coordination.changes import learn
 from ejpy.coordination.claims import Claim, Policy, Situation, Wait, decide, give_back
 from ejpy.coordination.ledger import Basis, Entry, NotRunRange, decode, encode, new_entry
 from ejpy.terms import CatchUp, NotRun, Outcome, Reason
@@ -40,13 +41,14 @@ class History:
         """How long bodies that start from now on take."""
         self.now = at("10:00")
         self.schedule = schedule
-        self.changed_at = self.now
         self.enabled = True
         self.due: list[datetime] = []
         self.claims: list[Claimed] = []
         self.not_run: set[NotRunRange] = set()
         self._given_back: set[datetime] = set()
         self._schedules = {self.basis: schedule}
+        self._changes = learn((), self.basis, self.now, self.now)
+        self._gone_since: dict[str, datetime] = {}
         self.entry = new_entry(self.basis, self.now)
         self._revision = 1
         self._owners = 1
@@ -60,7 +62,7 @@ class History:
 
     @property
     def basis(self) -> Basis:
-        return Basis(f"{self.schedule.period}/{self.schedule.offset}", "UTC")
+        return Basis(f"{self.schedule.period}/{self.schedule.offset}", "UTC", 1)
 
     @property
     def owner_lives(self) -> bool:
@@ -88,6 +90,8 @@ class History:
                 return
 
     def owner_dies(self) -> None:
+        if self.owner_lives:
+            self._gone_since[self._owner] = self.now
         self._live.discard(self._owner)
         self._ends_at = None
 
@@ -139,7 +143,7 @@ class History:
 
     def schedule_becomes(self, schedule: Every) -> None:
         self.schedule = schedule
-        self.changed_at = self.now
+        self._changes = learn(self._changes, self.basis, self.now, self.now)
         self._schedules[self.basis] = schedule
         self._look()
 
@@ -161,7 +165,7 @@ class History:
             return
         self._look_at = None
         for _ in range(MOST_STEPS):
-            step = decide(self.entry, self._situation(), held_since=self._held_since, enabled=self.enabled)
+            step = decide(0, self.entry, self._situation(), held_since=self._held_since, enabled=self.enabled)
             if step is None:
                 return
             if isinstance(step, Wait):
@@ -202,9 +206,9 @@ class History:
             me=self._owner,
             live=self._live,
             policy=self.policy,
-            basis=self.basis,
-            changed_at=self.changed_at,
+            changes=self._changes,
             schedule_of=self._schedules.get,
+            gone_since=self._gone_since,
         )
 
     # -- what must hold --
@@ -236,14 +240,15 @@ class History:
         assert [claim.attempt for claim in claims] == list(range(1, len(claims) + 1))
         for again in claims[1:]:
             assert again.reason is Reason.OWNER_LOST or fire in self._given_back, again
-        known = recorded <= {NotRun.INTERRUPTED} or fire in self._given_back
+        known = recorded <= {NotRun.INTERRUPTED, NotRun.TOO_LATE} or fire in self._given_back
         assert known, f"run, and recorded as not run: {fire} {recorded}"
 
     def _check_reasons(self) -> None:
         reasons = {claim.reason for claim in self.claims}
         assert self.policy.misfire or Reason.MISFIRE not in reasons
         assert self.policy.failover or Reason.OWNER_LOST not in reasons
-        assert self.policy.catch_up is not CatchUp.NONE or not reasons & MAKING_UP
+        anew = {claim.reason for claim in self.claims if claim.fire not in self._given_back}  # what is given back may be on time
+        assert self.policy.catch_up is not CatchUp.NONE or not anew & MAKING_UP
         for claim in self.claims:
             assert claim.fire <= claim.time, f"before its time: {claim}"
             if claim.reason is not Reason.OWNER_LOST and claim.reason is not Reason.MISFIRE:

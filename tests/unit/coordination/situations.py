@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from ejpy.coordination.changes import Changes, InForce
 from ejpy.coordination.claims import Policy, Schedule, Situation
 from ejpy.coordination.ledger import Basis, Entry
 from ejpy.terms import CatchUp, Outcome, Reason
@@ -58,8 +59,8 @@ class Every:
         return EPOCH + (self.offset + number * self.period) * SECOND
 
 
-BASIS = Basis("a", "UTC")
-CHANGED = Basis("b", "UTC")
+BASIS = Basis("a", "UTC", 5)
+CHANGED = Basis("b", "UTC", 5)
 POLICY = Policy(
     failover=False,
     misfire=True,
@@ -81,23 +82,27 @@ def situation(
     policy: Policy = POLICY,
     basis: Basis = BASIS,
     changed_at: str = "00:00",
+    changes: Changes | None = None,
+    gone_since: Mapping[str, datetime] | None = None,
 ) -> Situation:
-    """`ME` looks at `now`; `ME` and `OTHER` are live. One schedule is that of `BASIS`."""
+    """`ME` looks at `now`; `ME` and `OTHER` are live. One schedule is that of `BASIS`. `basis` is in force since `changed_at`,
+    unless `changes` tell more."""
     by_basis = schedules if isinstance(schedules, Mapping) else {BASIS: schedules}
     return Situation(
         now=at(now),
         me=ME,
         live={ME, OTHER},
         policy=policy,
-        basis=basis,
-        changed_at=at(changed_at),
+        changes=changes or (InForce(basis, at(changed_at)),),
         schedule_of=by_basis.get,
+        gone_since=gone_since or {},
     )
 
 
 def idle(accounted_until: str, **fields: Any) -> Entry:
     """An entry of an item that does not run; without further fields it never has."""
-    return Entry(accounted_until=at(accounted_until), basis=BASIS, **fields)
+    known: dict[str, Any] = {"accounted_until": at(accounted_until), "basis": BASIS}
+    return Entry(**known | fields)
 
 
 def ran(fire: str, claimed: str, ended: str, **fields: Any) -> Entry:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ejpy.config.model import ShardingStrategyName
 from ejpy.coordination.assignment import Move, Plan, clear_flags, plan, removals, surplus, wanted_moves
+from ejpy.coordination.changes import InForce
 from ejpy.coordination.claims import Claim, Write, decide
 from ejpy.coordination.ledger import Entry, NotRunRange
 from ejpy.coordination.view import JobView
@@ -31,9 +32,13 @@ def moves_of(job: Job, total: int, strategy: ShardingStrategyName = STICKY, stal
     return wanted_moves(job.view, strategy, job.paths.job, total, frozenset(stalled))
 
 
+def begins_now(item: int) -> InForce:
+    return InForce(BASIS, NOW)
+
+
 def plan_of(job: Job, moves: Iterable[Move], *, overdue: Iterable[int] = ()) -> Plan:
     moves = list(moves)
-    return plan(job.paths, job.view, moves, job.ledger([move.item for move in moves]), BASIS, NOW, frozenset(overdue))
+    return plan(job.paths, job.view, moves, job.ledger([move.item for move in moves]), begins_now, frozenset(overdue))
 
 
 def reshard(job: Job, total: int, strategy: ShardingStrategyName = STICKY, *, stalled: Iterable[str] = ()) -> Plan:
@@ -429,7 +434,8 @@ def steps_after_lowering_and_raising(entry: Entry, *, failover: bool = False) ->
     entry, done = job.entry(1), []
     everything = policy(catch_up=CatchUp.ALL, failover=failover)
     for _ in range(20):
-        step = decide(entry, replace(situation("10:30", FIVES, policy=everything), me=B, live={B}), held_since=NOW, enabled=True)
+        s = replace(situation("10:30", FIVES, policy=everything), me=B, live={B})
+        step = decide(1, entry, s, held_since=NOW, enabled=True)
         if not isinstance(step, Claim | Write):
             break
         entry = step.entry
@@ -490,4 +496,4 @@ def test_an_empty_view_asks_for_nothing() -> None:
     job = Job()
     assert clear_flags(job.paths, JobView()) == []
     assert surplus(JobView(), 5) == []
-    assert plan(job.paths, JobView(), [], {}, BASIS, NOW) == Plan((), frozenset(), (), ())
+    assert plan(job.paths, JobView(), [], {}, begins_now) == Plan((), frozenset(), (), ())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ejpy.coordination.changes import learn
 from ejpy.coordination.claims import Claim, Schedule, Situation, Step, Wait, Write, decide, give_back
 from ejpy.coordination.ledger import HAND_OVER, Basis, Entry, NotRunRange, new_entry
 from ejpy.schedule.cron import parse
@@ -34,7 +35,7 @@ FIVES = Instants("10:00", "10:05", "10:10", "10:15", "10:20")
 
 
 def look(entry: Entry, s: Situation, *, held_since: str = "00:00", enabled: bool = True) -> Step:
-    return decide(entry, s, held_since=at(held_since), enabled=enabled)
+    return decide(0, entry, s, held_since=at(held_since), enabled=enabled)
 
 
 def claimed(step: Step) -> tuple[datetime | None, int, Reason | None]:
@@ -508,7 +509,8 @@ def test_a_former_schedule_that_cannot_be_understood_is_left_behind() -> None:
 
 
 def test_a_registry_whose_clock_is_ahead_moves_nothing_into_the_future() -> None:
-    s = situation("10:06", BOTH, basis=CHANGED, changed_at="10:30")
+    changes = learn(learn((), BASIS, at("09:00"), at("09:00")), CHANGED, at("10:30"), at("10:06"))
+    s = situation("10:06", BOTH, changes=changes)
     step = look(ran("10:05", "10:05", "10:05:30"), s)
     assert isinstance(step, Write)
     assert step.entry.accounted_until == at("10:06")
@@ -566,7 +568,7 @@ def new_york(cron: str, month_day: str, start: str, *looks: str) -> list[str]:
     for now in map(moment, looks):
         s = replace(situation("10:00", schedule), now=now)
         for _ in range(5):
-            step = decide(entry, s, held_since=moment("00:00"), enabled=True)
+            step = decide(0, entry, s, held_since=moment("00:00"), enabled=True)
             if not isinstance(step, Claim | Write):
                 break
             done += [f"{r.until.astimezone(timezone.utc):%H:%M} {r.why.value}" for r in step.entry.not_run[len(entry.not_run) :]]
@@ -636,3 +638,56 @@ def test_without_misfire_such_a_run_is_followed_by_the_latest_missed_and_the_ove
     ]
     assert isinstance(step, Claim)
     assert step.entry.accounted_until == at("10:20")
+
+
+# ---- how old is too old to be made up for ---------------------------------------------------------------------------------
+
+SHORT = policy(failover=True, misfire_grace=5 * MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("gone", "written", "claimed_again"),
+    [
+        ("10:28", None, True),
+        ("10:24", None, False),
+        (None, "10:26", True),
+        (None, "10:24", False),
+        (None, None, False),
+    ],
+    ids=["seen to go lately", "seen to go long ago", "saved lately", "saved long ago", "claimed long ago"],
+)
+def test_a_lost_attempt_is_recovered_within_the_grace_after_its_owners_last_sign_of_life(
+    gone: str | None, written: str | None, claimed_again: bool
+) -> None:
+    """A run that began at 10:00, found at 10:30: how long it ran does not matter, how long nobody was there for it does."""
+    s = situation("10:30", FIVES, policy=SHORT, gone_since={GONE: at(gone)} if gone else None)
+    step = decide(0, running("10:00", GONE), s, held_since=at("00:00"), enabled=True, written=at(written) if written else None)
+    if claimed_again:
+        assert claimed(step) == (at("10:00"), 2, Reason.OWNER_LOST)
+    else:
+        assert isinstance(step, Write)
+        assert [(r.until, r.why) for r in recorded(step)] == [(at("10:00"), NotRun.TOO_LATE)]
+        assert (step.entry.running, step.entry.outcome, step.entry.checkpoint) == (False, Outcome.INTERRUPTED, None)
+
+
+@pytest.mark.parametrize(("stopped", "claimed_again"), [("10:26", True), ("10:24", False)])
+def test_an_attempt_that_was_stopped_is_recovered_within_the_grace_after_that(stopped: str, claimed_again: bool) -> None:
+    """Also by the one who ran it: its cluster may have been away for days."""
+    entry = running("10:00", ME).interrupt(7, at(stopped), recover=True)
+    step = look(entry, situation("10:30", FIVES, policy=SHORT))
+    assert isinstance(step, Claim if claimed_again else Write)
+
+
+def test_my_own_run_that_did_not_survive_is_recovered_however_long_it_ran() -> None:
+    assert claimed(look(running("10:00", ME), situation("10:30", FIVES, policy=SHORT))) == (at("10:00"), 2, Reason.OWNER_LOST)
+
+
+@pytest.mark.parametrize(("ended", "made_up"), [("10:16", True), ("10:14", False)])
+def test_an_overlap_is_made_up_for_within_the_grace_after_the_runs_end(ended: str, made_up: bool) -> None:
+    """The run lasted from 10:00 on; its item is looked at at 10:20:30, after an outage: 10:05 and 10:10 overlapped."""
+    step = look(ran("10:00", "10:00", ended), situation("10:20:30", FIVES, policy=SHORT))
+    if made_up:
+        assert claimed(step)[2] is Reason.MISFIRE
+    else:
+        assert isinstance(step, Write)
+        assert recorded(step) == [NotRunRange(at("10:00"), at("10:10"), NotRun.TOO_LATE)]

@@ -30,7 +30,7 @@ ranges = st.builds(NotRunRange, times, times, st.sampled_from(NotRun))
 entries = st.builds(
     Entry,
     accounted_until=times,
-    basis=st.builds(Basis, st.text(), st.none() | st.text()),
+    basis=st.builds(Basis, st.text(), st.none() | st.text(), st.none() | st.integers(1, 100_000)),
     suspended=st.booleans(),
     not_run=st.lists(ranges, max_size=4).map(tuple),
     fire=st.none() | times,
@@ -74,6 +74,7 @@ def test_the_document() -> None:
         "accounted_until": "2026-03-02T10:05:00Z",
         "cron": "a",
         "time_zone": "UTC",
+        "sharding_total_count": 5,
         "not_run": [["2026-03-02T10:00:00Z", "2026-03-02T10:04:00Z", "missed"]],
         "fire": "2026-03-02T10:05:00Z",
         "attempt": 2,
@@ -86,6 +87,12 @@ def test_the_document() -> None:
     }
 
 
+def test_an_entry_of_before_item_counts_were_noted_takes_the_present_one() -> None:
+    assert decode(document(), 5, PATH, count=7).basis.sharding_total_count == 7
+    assert decode(document(), 5, PATH).basis.sharding_total_count is None
+    assert decode(document(sharding_total_count=3), 5, PATH, count=7).basis.sharding_total_count == 3
+
+
 def test_a_new_entry_starts_at_the_next_fire() -> None:
     entry = new_entry(BASIS, at("10:00:00.25"))
     assert json.loads(encode(entry)) == {
@@ -93,6 +100,7 @@ def test_a_new_entry_starts_at_the_next_fire() -> None:
         "accounted_until": "2026-03-02T10:00:00.250000Z",
         "cron": "a",
         "time_zone": "UTC",
+        "sharding_total_count": 5,
     }
     assert decode(encode(entry), 99, PATH) == entry
     assert entry.token is None, "nothing was claimed"
@@ -202,6 +210,9 @@ BROKEN = {
     "an owner that is an object": document(owner={}),
     "a zone that is a list": document(time_zone=["UTC"]),
     "a zone that is a number": document(time_zone=1),
+    "a count that is a word": document(sharding_total_count="3"),
+    "a count of none": document(sharding_total_count=0),
+    "a count that is true": document(sharding_total_count=True),
 }
 
 
@@ -436,7 +447,7 @@ def test_every_field_of_an_entry_is_written() -> None:
     """A field that is forgotten in `encode` or `decode` would be lost with the first change of owner."""
     odd = Entry(
         accounted_until=at("10:01"),
-        basis=Basis("x", None),
+        basis=Basis("x", None, None),
         suspended=True,
         not_run=(NotRunRange(at("10:00"), at("10:01"), NotRun.OVERLAP),),
         fire=at("10:02"),
@@ -453,7 +464,7 @@ def test_every_field_of_an_entry_is_written() -> None:
         overdue=True,
         hand_over=True,
     )
-    unset = Entry(accounted_until=at("10:00"), basis=Basis("y", "UTC"))
+    unset = Entry(accounted_until=at("10:00"), basis=Basis("y", "UTC", 3))
     for field in fields(Entry):
         changed = replace(odd, **{field.name: getattr(unset, field.name)})
         assert changed != odd

@@ -29,11 +29,11 @@ def test_there_is_one_runner_of_each_kind_and_close_closes_all(gate: Gate) -> No
             h.start(f"gate {gate.path}", 10)
             h.start("succeed", 11)
             await h.until_entered(10)
-            assert made.waiting == 1
+            assert h.runner.waiting == 1
             left = await made.close(0.05)
             assert [attempt.sharding_item for attempt in left] == [10]
-            assert made.abandoned == 1
-            assert (made.waiting, h.outcomes()[11]) == (0, None)
+            assert h.runner.abandoned == 1
+            assert (h.runner.waiting, h.outcomes()[11]) == (0, None)
             h.runner = made.runner_for(Executor.ASYNCIO)
             assert (await h.run("succeed", 12, job_class=name_of_class(Coroutine))).outcome is None
 

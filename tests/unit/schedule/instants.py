@@ -41,3 +41,13 @@ def times(expression: str, zone: str, after: str, count: int) -> list[str]:
 def elapsed_seconds(instants: Iterable[datetime]) -> list[int]:
     stamps = [round(instant.timestamp()) for instant in instants]
     return [later - earlier for earlier, later in pairwise(stamps)]
+
+
+def between(schedule: CronSchedule, after: datetime, until: datetime) -> list[datetime]:
+    """The fires later than `after` and not later than `until`."""
+    found: list[datetime] = []
+    fire = schedule.next_after(after)
+    while fire is not None and fire.astimezone(timezone.utc) <= until.astimezone(timezone.utc):
+        found.append(fire)
+        fire = schedule.next_after(fire)
+    return found

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ejpy.schedule.cron import fire_times, parse
-from tests.unit.schedule.instants import elapsed_seconds, fires, times, utc
+from tests.unit.schedule.instants import between, elapsed_seconds, fires, times, utc
 
 NEW_YORK = "America/New_York"
 SPRING, AUTUMN = "2026-03-08T06:00", "2026-11-01T04:00"
@@ -129,7 +129,7 @@ def test_f11_every_five_minutes_is_twelve_runs_in_every_elapsed_hour(expression:
     schedule = parse(expression, NEW_YORK, now=utc("2026-01-01"))
     for hour in range(24):
         begin = utc(start) + timedelta(hours=hour)
-        assert len(schedule.between(begin, begin + timedelta(hours=1), 100)) == 12
+        assert len(between(schedule, begin, begin + timedelta(hours=1))) == 12
 
 
 # ---- every zone ---------------------------------------------------------------------------------------------------
@@ -169,10 +169,10 @@ def test_f9_fires_ascend_strictly_and_exist_in_every_zone_that_changes_its_clock
         schedule = parse(expression, zone, now=utc("2026-01-01"))
         hours = 3 if expression == "0 * * * * ?" else 30
         start, end = change - timedelta(hours=hours), change + timedelta(hours=hours)
-        instants = [fire.astimezone(timezone.utc) for fire in schedule.between(start, end, 10_000)]
+        instants = [fire.astimezone(timezone.utc) for fire in between(schedule, start, end)]
         assert len(instants) > 1
         assert instants == sorted(set(instants))
-        assert all(fire.utcoffset() == offset_at(zone, fire) for fire in schedule.between(start, end, 10_000))
+        assert all(fire.utcoffset() == offset_at(zone, fire) for fire in between(schedule, start, end))
         previous = start
         for fire in instants:
             found = schedule.next_after(previous)
@@ -189,7 +189,7 @@ def test_f11_elapsed_intervals_are_equal_in_every_zone(expression: str, seconds:
         if seconds == 3600 and zone == "Australia/Lord_Howe":
             continue
         schedule = parse(expression, zone, now=utc("2026-01-01"))
-        steps = elapsed_seconds(schedule.between(change - timedelta(hours=30), change + timedelta(hours=30), 10_000))
+        steps = elapsed_seconds(between(schedule, change - timedelta(hours=30), change + timedelta(hours=30)))
         assert set(steps) == {seconds}, (zone, change)
 
 
@@ -246,5 +246,5 @@ def test_the_rules_hold_minute_by_minute(which: int, hours: set[int], minutes: s
     schedule = parse(expression, zone, now=utc("2026-01-01"))
     inner_begin, inner_end = change - timedelta(hours=7), change + timedelta(hours=7)
     expected = [fire for fire in by_the_rules(hours, minutes, zone, change) if inner_begin < fire <= inner_end]
-    found = [fire.astimezone(timezone.utc) for fire in schedule.between(inner_begin, inner_end, 10_000)]
+    found = [fire.astimezone(timezone.utc) for fire in between(schedule, inner_begin, inner_end)]
     assert found == expected

@@ -1,0 +1,43 @@
+"""This worker's clock against the registry's: compared once for each registration, whose node the registry dates."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+
+from ejpy.coordination import clocks
+from ejpy.registry.base import Node
+from ejpy.scheduler.membership import Membership
+
+
+class ClockCheck:
+    """`path` is this instance's node."""
+
+    def __init__(self, membership: Membership, path: str, log: logging.LoggerAdapter[logging.Logger]) -> None:
+        self._membership = membership
+        self._path = path
+        self._log = log
+        self._ahead = timedelta(0)
+
+    def look(self, nodes: Mapping[str, Node], max_time_diff_seconds: int) -> None:
+        """Compare, if this instance has registered since the last look."""
+        node = nodes.get(self._path)
+        between = self._membership.registered_between
+        if node is None or between is None:
+            return
+        self._membership.registered_between = None
+        self._ahead = clocks.difference(node.modified, *between)
+        if self.refused(max_time_diff_seconds):
+            self._log.error(
+                "nothing is run here: this clock said %s when the registry's said %s; max_time_diff_seconds is %d",
+                between[0],
+                node.modified,
+                max_time_diff_seconds,
+            )
+        elif abs(self._ahead) >= clocks.WARN_FROM:
+            self._log.warning("this clock said %s when the registry's said %s: set it right", between[0], node.modified)
+
+    def refused(self, max_time_diff_seconds: int) -> bool:
+        """Whether the clocks are so far apart that nothing may be run here."""
+        return clocks.refused(self._ahead, max_time_diff_seconds)

@@ -1,0 +1,196 @@
+"""The ledger entries of this worker's items, read and written.
+
+Guards: every write carries the version that was read. What was decided is written only under the configuration that it was
+decided by, a claim only while this instance is registered, and nothing once the session could have expired. A claim whose
+reply was lost is read back, never repeated: if it was granted, its body is run. The end of a body is recorded only while the
+entry still carries its token; otherwise a newer attempt exists, and this one has lost its say.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timezone
+
+from ejpy.coordination.claims import Situation
+from ejpy.coordination.ledger import BrokenEntry, Entry, NewerEntry, decode, encode, new_entry
+from ejpy.coordination.paths import JobPaths
+from ejpy.errors import AccessDenied, GuardFailed, GuardFailure, OutcomeUnknown, RegistryError, RequestTooLarge
+from ejpy.history.records import FiresNotRun, Journal
+from ejpy.logs import fields
+from ejpy.registry.base import Check, Create, Node, Operation, SetData, ancestors, in_transactions, operation_bytes
+from ejpy.scheduler.bodies import Bodies
+from ejpy.scheduler.host import Host
+from ejpy.scheduler.item import Change, Item, Look, takes_over
+
+
+class Entries:
+    """See the module's text. All methods on the control loop."""
+
+    def __init__(
+        self,
+        host: Host,
+        paths: JobPaths,
+        journal: Journal,
+        bodies: Bodies,
+        again: Callable[[], None],
+        log: logging.LoggerAdapter[logging.Logger],
+    ) -> None:
+        self._host = host
+        self._paths = paths
+        self._journal = journal
+        self._bodies = bodies
+        self._again = again
+        self._log = log
+
+    # -- reading --
+
+    async def read(self, items: list[Item], situation: Situation) -> None:
+        """Raises RegistryError."""
+        paths = [self._paths.ledger(item.number) for item in items]
+        for item, path, node in zip(items, paths, await self._host.registry.read(paths), strict=True):
+            self._learn(item, path, node, situation)
+
+    async def watch(self, item: Item, look: Look) -> None:
+        """Read the entry, and have it read again, and looked at, when it changes. Raises RegistryError."""
+
+        def changed() -> None:
+            item.watched = False
+            item.entry = None
+            self._again()
+
+        path = self._paths.ledger(item.number)
+        item.watched = True  # before the read: its event may come before its reply
+        try:
+            node = await self._host.registry.read_and_watch(path, changed)
+        except RegistryError:
+            item.watched = False
+            raise
+        if item.watched:
+            self._learn(item, path, node, look.situation)
+
+    def _learn(self, item: Item, path: str, node: Node | None, situation: Situation) -> None:
+        if node is None:
+            item.entry, item.version, item.written = new_entry(situation.basis, situation.now), None, None
+        else:
+            item.version, item.written = node.version, node.modified
+            item.blocked = False
+            try:
+                item.entry = decode(node.data, node.revision, path, count=situation.basis.sharding_total_count)
+            except NewerEntry as error:
+                self._log.error("%s", error, extra=fields(item=item.number))
+                item.entry = new_entry(situation.basis, situation.now)
+                item.blocked = True
+            except BrokenEntry as error:
+                self._log.error("%s; the item starts anew at its next fire", error, extra=fields(item=item.number))
+                item.entry = new_entry(situation.basis, situation.now)
+        if item.execution is not None and item.entry.token != item.execution.attempt.fencing_token:
+            self._bodies.superseded(item)
+
+    # -- writing --
+
+    async def write(self, changes: list[Change], look: Look) -> bool:
+        """Write what fits into one transaction, and start the bodies of claims that are granted. False: not now. Raises
+        RegistryError if it was certainly not applied."""
+        changes = await self._without_living_owners(changes)
+        return await self._write(changes, look) if changes else True
+
+    async def _write(self, changes: list[Change], look: Look) -> bool:
+        operations = self._fitting([self._operation(change) for change in changes])
+        changes = changes[: len(operations)]  # the rest is for the next round
+        before = [change.item.entry for change in changes]
+        if any(change.claim for change in changes):
+            operations.append(Check(self._paths.instance(self._host.instance_id)))
+        if look.config_version is not None and any(change.decided for change in changes):
+            operations.append(Check(self._paths.config, look.config_version))
+        try:
+            committed = await self._host.group.commit(operations, not_after=self._host.registry.lease_until)
+        except (AccessDenied, RequestTooLarge) as error:
+            return await self._write_one_by_one(changes, look, error)
+        except GuardFailed as error:
+            self._log.info("a condition did not hold, looking again: %s", error)
+            for change in changes:
+                change.item.entry = None
+            if error.path in (self._paths.instance(self._host.instance_id), self._paths.config):
+                return False  # the copy of the tree will show in a moment what has become of that
+            if error.failure is GuardFailure.NO_NODE:
+                await self._restore_ledger_root()
+            return True
+        except OutcomeUnknown as error:
+            self._log.warning("outcome of a write unknown, reading it back: %s", error)
+            for change in changes:
+                change.item.entry = None
+                if change.claim:
+                    change.item.doubt = change
+            return True
+        claimed: list[Change] = []
+        for change, entry, version in zip(changes, before, committed.versions, strict=False):  # a check may follow
+            self._applied(change, entry, version, committed.revision, look)
+            if change.claim:
+                claimed.append(change)
+            elif change.item.execution is not None:
+                self._bodies.settle(change.item, recorded=True)
+        for change in claimed:
+            self._bodies.start(change.item, look, change.session_id)
+        return True
+
+    async def _write_one_by_one(self, changes: list[Change], look: Look, error: RegistryError) -> bool:
+        """One of them cannot be written; the others shall be."""
+        if len(changes) > 1:
+            for change in changes:
+                await self._write([change], look)
+        else:
+            self._log.error("cannot be written, the item rests: %s", error, extra=fields(item=changes[0].item.number))
+            changes[0].item.blocked = True
+        return True
+
+    async def _restore_ledger_root(self) -> None:
+        """Somebody removed an entry, or the node that all of them are below."""
+        paths = [*ancestors(self._paths.term), self._paths.term]
+        nodes = await self._host.registry.read(paths)
+        missing: list[Operation] = [Create(path) for path, node in zip(paths, nodes, strict=True) if node is None]
+        if missing:
+            self._log.error("the ledger was removed while the job runs: its items start anew at their next fires")
+            await self._host.group.commit([Check(self._paths.instance(self._host.instance_id)), *missing])
+
+    async def _without_living_owners(self, changes: list[Change]) -> list[Change]:
+        """Leave out what would take a running item from an owner who is alive after all.
+
+        The copy of the tree may be a moment older than the ledger entry that was read. A claim's transaction holds only while
+        its owner's instance node exists, so a read that follows on that of the entry shows the node, or its owner is gone.
+        """
+        me = self._host.instance_id
+        taken = {c.item.number: c.item.entry.owner for c in changes if takes_over(c) and c.item.entry is not None}
+        owners = [owner for owner in dict.fromkeys(taken.values()) if owner is not None and owner != me]
+        if not owners:
+            return changes
+        nodes = await self._host.registry.read([self._paths.instance(owner) for owner in owners])
+        alive = {owner for owner, node in zip(owners, nodes, strict=True) if node is not None and node.session_id is not None}
+        return [change for change in changes if taken.get(change.item.number) not in alive]
+
+    def _fitting(self, operations: list[Operation]) -> list[Operation]:
+        """As many of the first as fit into one transaction with the checks of a claim."""
+        registry = self._host.registry
+        checks = (Check(self._paths.instance(self._host.instance_id)), Check(self._paths.config))
+        check = sum(map(operation_bytes, checks))
+        most = registry.max_operations - len(checks)
+        return in_transactions(([o] for o in operations), max_operations=most, max_bytes=registry.max_bytes - check)[0]
+
+    def _operation(self, change: Change) -> Operation:
+        path, data = self._paths.ledger(change.item.number), encode(change.entry)
+        return Create(path, data) if change.item.version is None else SetData(path, data, change.item.version)
+
+    def _applied(self, change: Change, before: Entry | None, version: int, revision: int, look: Look) -> None:
+        item = change.item
+        item.entry = replace(change.entry, token=revision) if change.claim else change.entry
+        item.version, item.written = version, None
+        if before is not None and change.entry.not_run != before.not_run:
+            last = change.entry.not_run[-1]
+            extended = before.not_run and before.not_run[-1].after == last.after
+            after = before.not_run[-1].until if extended else last.after
+            schedule = look.situation.schedule_of(change.entry.basis)
+            first = schedule.next_after(after) if schedule is not None else None
+            first = last.until if first is None else min(first.astimezone(timezone.utc), last.until)
+            me = self._host.instance_id
+            self._journal.write(FiresNotRun(self._paths.job, item.number, after, first, last.until, last.why, me))

@@ -1,0 +1,175 @@
+"""The leader's changes of the assignment: what the strategy wants is compared with what is, and what differs is moved.
+
+Each transaction is guarded by the version that this leader's term left in the term node. Items that shall move and cannot yet,
+since they run, or since their ledger entry is of a later ejpy, are watched; they are looked at again when it changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from ejpy.config.model import JobConfig
+from ejpy.coordination import assignment, changes
+from ejpy.coordination.assignment import LedgerNode, Move, Plan
+from ejpy.coordination.changes import Changes, InForce
+from ejpy.coordination.ledger import Basis, BrokenEntry, NewerEntry, decode, new_entry
+from ejpy.coordination.paths import JobPaths
+from ejpy.coordination.view import JobView
+from ejpy.errors import GuardFailed, RegistryError
+from ejpy.logs import fields
+from ejpy.registry.base import Create, Node, Operation, SetData, in_transactions
+from ejpy.registry.mirror import TreeMirror
+from ejpy.scheduler.election import Election
+from ejpy.scheduler.host import Host
+from ejpy.scheduler.term import SETTLE_SECONDS, Term
+from ejpy.scheduler.wording import item_ranges
+
+
+class Resharding:
+    """See the module's text. All methods on the control loop."""
+
+    def __init__(
+        self,
+        host: Host,
+        paths: JobPaths,
+        mirror: TreeMirror,
+        election: Election,
+        again: Callable[[], None],
+        log: logging.LoggerAdapter[logging.Logger],
+    ) -> None:
+        self._host = host
+        self._paths = paths
+        self._mirror = mirror
+        self._election = election
+        self._again = again
+        self._log = log
+
+    def wanted(self, term: Term, view: JobView, config: JobConfig) -> bool:
+        """Whether there is something to do now."""
+        moves = self._moves(term, view, config)
+        if any(move.item not in term.waiting for move in moves):
+            return True
+        return bool(assignment.surplus(view, config.sharding_total_count) or assignment.clear_flags(self._paths, view))
+
+    async def reshard(self, term: Term, view: JobView, config: JobConfig, known: Changes, now: datetime) -> bool:
+        """Do what can be done now. Whether to look again at once."""
+
+        def begins(item: int) -> InForce:
+            return changes.begins(known, item, now, config.misfire_grace)
+
+        moves = self._moves(term, view, config)
+        surplus = assignment.surplus(view, config.sharding_total_count)
+        try:
+            ledger = await self.read_ledger(term, [move.item for move in moves], Basis.of(config), now)
+            resting = {move.item for move in moves if move.item not in ledger}
+            movable = [move for move in moves if move.item in ledger]
+            plan = assignment.plan(self._paths, view, movable, ledger, begins, frozenset(term.neglect.overdue))
+            batches = [list(batch) for batch in plan.batches]
+            batches += [assignment.removals(self._paths, item, self._mirror.nodes) for item in surplus]
+            if plan.moves and self._paths.sharding not in self._mirror.nodes:
+                batches.insert(0, [Create(self._paths.sharding)])
+            if flags := assignment.clear_flags(self._paths, view):
+                batches.append(flags)
+            batches += in_transactions(
+                ([request] for request in plan.requests),
+                max_operations=assignment.MOST_OPERATIONS,
+                max_bytes=assignment.MOST_BYTES,
+            )
+            for batch in batches:
+                await self._commit(term, batch)
+            await self._watch(term, (plan.waiting | resting) - term.waiting)
+        except GuardFailed as error:
+            self._log.info("resharding met a change, looking again: %s", error)
+            await self._election.confirm(term)
+            return True
+        except RegistryError as error:
+            self._log.warning("resharding not done: %s", error)
+            return False
+        if plan.moves or surplus:
+            counts = fields(moved=len(plan.moves), removed=len(surplus), running=len(plan.waiting))
+            self._log.info("resharded: %s", _told(plan, surplus), extra=counts)
+        term.neglect.overdue -= {move.item for move in plan.moves}
+        return True
+
+    async def read_ledger(self, term: Term, items: list[int], basis: Basis, now: datetime) -> dict[int, LedgerNode | None]:
+        """The entries of `items`; those of a later ejpy are left out. Raises RegistryError."""
+        nodes = await self._host.registry.read([self._paths.ledger(item) for item in items])
+        found: dict[int, LedgerNode | None] = {}
+        for item, node in zip(items, nodes, strict=True):
+            try:
+                found[item] = None if node is None else self._ledger_node(item, node, basis, now)
+            except NewerEntry as error:
+                if item not in term.said:
+                    term.said.add(item)
+                    self._log.error("%s; it stays where it is", error, extra=fields(item=item))
+        return found
+
+    def _ledger_node(self, item: int, node: Node, basis: Basis, now: datetime) -> LedgerNode:
+        path = self._paths.ledger(item)
+        try:
+            return LedgerNode(decode(node.data, node.revision, path, count=basis.sharding_total_count), node.version)
+        except NewerEntry:
+            raise
+        except BrokenEntry as error:
+            self._log.error("%s; the item starts anew at its next fire", error, extra=fields(item=item))
+            return LedgerNode(new_entry(basis, now), node.version)
+
+    def _moves(self, term: Term, view: JobView, config: JobConfig) -> list[Move]:
+        return assignment.wanted_moves(
+            view,
+            config.job_sharding_strategy_type,
+            config.job_name,
+            config.sharding_total_count,
+            term.neglect.stalled_at(self._host.clock.monotonic()),
+        )
+
+    async def _commit(self, term: Term, batch: list[Operation]) -> None:
+        guard = SetData(self._paths.term, self._election.term_document(), term.version)
+        committed = await self._host.group.commit([guard, *batch], not_after=self._host.registry.lease_until)
+        term.version = committed.versions[0]
+        written = [operation.path for operation in batch if isinstance(operation, (Create, SetData))]
+        below = [path for path in written if path.startswith(self._paths.root + "/")]
+        term.wrote(below, committed.revision, self._host.clock.monotonic())
+        asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._again)
+
+    async def _watch(self, term: Term, items: Iterable[int]) -> None:
+        for item in items:
+
+            def changed(item: int = item) -> None:
+                term.waiting.discard(item)
+                self._again()
+
+            path = self._paths.ledger(item)
+            term.waiting.add(item)  # before the read: its event may come before its reply
+            try:
+                node = await self._host.registry.read_and_watch(path, changed)
+            except RegistryError:
+                term.waiting.discard(item)
+                raise
+            if node is None or not _stays(node, path):
+                changed()
+
+
+def _stays(node: Node, path: str) -> bool:
+    """Whether the item cannot be moved until its entry changes."""
+    try:
+        return decode(node.data, node.revision, path).running
+    except NewerEntry:
+        return True
+    except BrokenEntry:
+        return False
+
+
+def _told(plan: Plan, surplus: list[int]) -> str:
+    by_receiver: dict[str, list[int]] = {}
+    for move in plan.moves:
+        by_receiver.setdefault(move.to, []).append(move.item)
+    parts = [f"{item_ranges(items)} to {to}" for to, items in by_receiver.items()]
+    if surplus:
+        parts.append(f"{item_ranges(surplus)} removed")
+    if plan.waiting:
+        parts.append(f"{item_ranges(plan.waiting)} when they end")
+    return "; ".join(parts)

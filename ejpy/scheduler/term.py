@@ -1,0 +1,51 @@
+"""What a leader knows in its term of office, from its election to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ejpy.coordination.neglect import Neglect
+from ejpy.registry.base import Node
+
+SETTLE_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Term:
+    """This worker's leadership. `version`: of the term node, after this leader's last write."""
+
+    session_id: int | None
+    version: int
+    settling: dict[str, int] = field(default_factory=dict)
+    """Nodes of the last commit, with the revision that the copy of the tree must show before it is judged again."""
+    settle_by: float = 0.0
+    """When not to wait for that any more (monotonic): somebody may have removed a node again."""
+    neglect: Neglect = field(default_factory=Neglect)
+    checked: bool = False
+    """Whether this leader has looked for fires left unclaimed, or will."""
+    waiting: set[int] = field(default_factory=set)
+    """Items whose ledger entry is watched, since they shall move and cannot: they run, or the entry is of a later ejpy."""
+    said: set[int] = field(default_factory=set)
+    """Items whose entry is of a later ejpy, which was said."""
+    present: frozenset[str] = frozenset()
+    """Ids of the instances that lived at the last look."""
+
+    def see(self, instances: Iterable[str]) -> None:
+        """Who lives now. If somebody has gone, the ends that are waited for may be his, and never come: look at all anew."""
+        before, self.present = self.present, frozenset(instances)
+        if before - self.present:
+            self.waiting.clear()
+
+    def wrote(self, paths: Iterable[str], revision: int, now: float) -> None:
+        """Nodes were written in the transaction `revision`; the copy of the tree will show them."""
+        self.settling.update(dict.fromkeys(paths, revision))
+        self.settle_by = now + SETTLE_SECONDS
+
+    def settled(self, nodes: Mapping[str, Node], now: float) -> bool:
+        """The copy of the tree shows what this leader wrote last."""
+        for path, revision in list(self.settling.items()):
+            node = nodes.get(path)
+            if node is not None and node.revision >= revision:
+                del self.settling[path]
+        return not self.settling or now >= self.settle_by

@@ -1,0 +1,16 @@
+"""Short words for what log lines tell of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def item_ranges(numbers: Iterable[int]) -> str:
+    """`0-3, 7`; `none`."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or "none"
