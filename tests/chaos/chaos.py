@@ -9,7 +9,6 @@ prints one JSON line with the counts and exits 1 if a promise was broken. Withou
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 import tempfile
@@ -18,27 +17,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
-from uuid import uuid4
 
-import yaml
-
-from ejpy.clock import SystemClock
-from ejpy.config.registry_url import parse_url
-from ejpy.coordination.ledger import Entry, decode
-from ejpy.coordination.paths import JobPaths
-from ejpy.registry.open import open_registry
+from ejpy.coordination.ledger import Entry
 from ejpy.terms import Reason
-from tests.support.jobs import RECORD_VARIABLE, Execution, read_executions
-from tests.support.waiting import wait_until
+from tests.support.fleet import Fleet, job, now, sqlite_url, zookeeper_url
+from tests.support.jobs import Execution
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 from tests.support.workers import WorkerProcess
 from tests.support.zookeeper import ZooKeeperServer
 
 JOB = "chaos"
 SESSION_SECONDS = 4
-PATIENCE_SECONDS = 60
 MOST_WORKERS = 5
 
 
@@ -70,10 +62,12 @@ class Report:
     """Pairs neither run nor recorded."""
     doubled: list[str] = field(default_factory=list)
     """Pairs run more than once without a recovery reason, or twice with the same attempt or token."""
+    fallen: list[str] = field(default_factory=list)
+    """Workers that ended though nobody had told them to."""
 
     @property
     def passed(self) -> bool:
-        return not self.lost and not self.doubled and self.pairs > 0
+        return not self.lost and not self.doubled and not self.fallen and self.pairs > 0
 
     def line(self) -> str:
         return json.dumps(
@@ -87,114 +81,120 @@ class Report:
                 "not_run": dict(self.not_run),
                 "lost": len(self.lost),
                 "doubled": len(self.doubled),
+                "fallen": self.fallen,
                 "examples": (self.lost + self.doubled)[:5],
             }
         )
 
 
-def zookeeper_url(address: str) -> str:
-    """A namespace of its own on a server."""
-    return f"zookeeper://{address}/chaos-{uuid4().hex}?session_timeout={SESSION_SECONDS}s"
-
-
-def sqlite_url(directory: Path) -> str:
-    return f"sqlite:///{directory.resolve()}/registry.db?session_timeout={SESSION_SECONDS}s"
-
-
 def run(scenario: Scenario, url: str, directory: Path) -> Report:
     """Play the scenario against an empty registry; `directory` takes logs and the record of runs."""
-    random = Random(scenario.seed)
-    config, record = directory / "jobs.yml", directory / "record.jsonl"
-    job = {
-        "class": "tests.support.jobs:RecordingJob",
-        "cron": "* * * * * ?",
-        "time_zone": "UTC",
-        "sharding_total_count": scenario.items,
-        "failover": True,
-        "misfire": scenario.misfire,
-        "catch_up": scenario.catch_up,
-        "job_parameter": json.dumps({"seconds": scenario.body_seconds}),
-    }
-    config.write_text(yaml.safe_dump({"jobs": {JOB: job}}))
-    faults: Counter[str] = Counter()
-    with ExitStack() as stack:
-        workers: list[WorkerProcess] = []
-        paused: dict[WorkerProcess, float] = {}
-
-        def start() -> None:
-            name = f"w{len(workers)}"
-            options = ("--grace", "10", "--log-level", "debug")
-            worker = WorkerProcess(config, url, directory, {RECORD_VARIABLE: str(record)}, name, options)
-            workers.append(stack.enter_context(worker))
-
+    described = job(
+        items=scenario.items,
+        settings={"failover": True, "misfire": scenario.misfire, "catch_up": scenario.catch_up},
+        seconds=scenario.body_seconds,
+    )
+    with Fleet(url, directory) as fleet:
+        stage = _Stage(fleet, fleet.write("jobs.yml", {JOB: described}), Random(scenario.seed))
         for _ in range(scenario.workers):
-            start()
-        for worker in workers:
+            stage.start()
+        for worker in fleet.workers:
             worker.wait_ready(PATIENCE_SECONDS)
-        first = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=1)
+        first = now().replace(microsecond=0) + timedelta(seconds=1)
         last = first + timedelta(seconds=scenario.seconds - 1)
         began = time.monotonic()
-        for moment in _moments(random, scenario):
-            while (now := time.monotonic()) < began + moment:
-                due = [w for w, until in paused.items() if until <= now]
-                for worker in due:
-                    del paused[worker]
-                    worker.resume()
-                time.sleep(0.02)
-            able = [w for w in workers if w.alive and w not in paused]
-            kind = random.choice(["start", "sigterm", "kill9", "pause"])
-            if kind == "start" or len(able) < 2:
-                kind = "start"
-                if sum(w.alive for w in workers) < MOST_WORKERS:
-                    start()
-            elif kind == "sigterm":
-                random.choice(able).sigterm()
-            elif kind == "kill9":
-                random.choice(able).kill9()
-            else:
-                paused[random.choice(able)] = time.monotonic() + random.uniform(0.5, 2.5 * SESSION_SECONDS)
-                list(paused)[-1].pause()
-            faults[kind] += 1
-        while datetime.now(timezone.utc) <= last:
-            time.sleep(0.05)
-        for worker in paused:
-            worker.resume()
-        if not any(w.alive for w in workers):
-            start()
-        accounted = wait_until(
-            lambda: all(e.accounted_until >= last and not e.running for e in _ledger(url, scenario.items).values()),
-            PATIENCE_SECONDS,
-            "every item's ledger accounts for the whole time",
-        )
-        assert accounted
-        ledger = _ledger(url, scenario.items)
-        alive = [w for w in workers if w.alive]
-        for worker in alive:
-            worker.sigterm()
-        for worker in alive:
-            worker.wait_exit(PATIENCE_SECONDS)
-    report = Report(scenario, faults)
-    _match(report, read_executions(record), ledger, first, last)
+        for moment in _moments(stage.random, scenario):
+            stage.play_until(began + moment)
+            stage.fault()
+        stage.play_until(began + (last - first).total_seconds() + 1)
+        stage.resume_all()
+        if not any(worker.alive for worker in fleet.workers):
+            stage.start()
+
+        def accounted() -> bool:
+            entries = fleet.ledger(JOB).values()
+            return len(entries) == scenario.items and all(e.accounted_until >= last and not e.running for e in entries)
+
+        wait_until(accounted, PATIENCE_SECONDS, "every item's ledger accounts for the whole time")
+        ledger = fleet.ledger(JOB)
+        stage.stop_all()
+        report = Report(scenario, stage.faults, fallen=stage.fallen())
+        _match(report, fleet.runs(JOB), ledger, first, last)
     return report
+
+
+class _Stage:
+    """The workers, and what is done to them."""
+
+    def __init__(self, fleet: Fleet, config: Path, random: Random) -> None:
+        self.random = random
+        self.faults: Counter[str] = Counter()
+        self._fleet = fleet
+        self._config = config
+        self._paused: dict[WorkerProcess, float] = {}
+        """Until when (monotonic)."""
+        self._ended: set[WorkerProcess] = set()
+        """Those that were told to end, or killed."""
+
+    def start(self) -> None:
+        name = f"w{len(self._fleet.workers)}"
+        self._fleet.launch(self._config, name, options=("--log-level", "debug"))
+
+    def fault(self) -> None:
+        """One of them, at random."""
+        able = [worker for worker in self._fleet.workers if worker.alive and worker not in self._paused]
+        kind = self.random.choice(["start", "sigterm", "kill9", "pause"])
+        if kind == "start" or len(able) < 2:
+            kind = "start"
+            if sum(worker.alive for worker in self._fleet.workers) < MOST_WORKERS:
+                self.start()
+        elif kind == "pause":
+            worker = self.random.choice(able)
+            self._paused[worker] = time.monotonic() + self.random.uniform(0.5, 2.5 * SESSION_SECONDS)
+            worker.pause()
+        else:
+            worker = self.random.choice(able)
+            self._ended.add(worker)
+            worker.sigterm() if kind == "sigterm" else worker.kill9()
+        self.faults[kind] += 1
+
+    def play_until(self, moment: float) -> None:
+        """Let them run until then (monotonic), and let those go on whose pause is over.
+
+        The instants of the faults are the scenario itself, so nothing that happens can stand for them. What can happen
+        meanwhile is that a worker ends by itself: then nothing further is worth waiting for.
+        """
+        while self._paused and min(self._paused.values()) < moment:
+            worker = min(self._paused, key=self._paused.__getitem__)
+            self._wait_for(self._paused.pop(worker))
+            worker.resume()
+        self._wait_for(moment)
+
+    def resume_all(self) -> None:
+        for worker in self._paused:
+            worker.resume()
+        self._paused.clear()
+
+    def stop_all(self) -> None:
+        """Tell all to end, and wait for that."""
+        for worker in self._fleet.workers:
+            if worker.alive and worker not in self._ended:
+                self._ended.add(worker)
+                worker.sigterm()
+        for worker in self._ended:
+            worker.wait_exit(PATIENCE_SECONDS)
+
+    def fallen(self) -> list[str]:
+        """Workers that ended by themselves."""
+        return [worker.name for worker in self._fleet.workers if not worker.alive and worker not in self._ended]
+
+    def _wait_for(self, moment: float) -> None:
+        left = moment - time.monotonic()
+        wait_until(lambda: time.monotonic() >= moment or self.fallen(), max(0.0, left) + PATIENCE_SECONDS, f"in {left:g} s")
 
 
 def _moments(random: Random, scenario: Scenario) -> Iterator[float]:
     return iter(sorted(random.uniform(1, scenario.seconds * 0.95) for _ in range(scenario.faults)))
-
-
-def _ledger(url: str, items: int) -> dict[int, Entry]:
-    async def read() -> dict[int, Entry]:
-        address = parse_url(url)
-        registry = open_registry(address, SystemClock())
-        await registry.start(PATIENCE_SECONDS)
-        try:
-            paths = JobPaths(address.namespace, JOB)
-            nodes = await registry.read([paths.ledger(item) for item in range(items)])
-            return {i: decode(node.data, node.revision, paths.ledger(i)) for i, node in enumerate(nodes) if node is not None}
-        finally:
-            await registry.stop(2)
-
-    return asyncio.run(read())
 
 
 def _match(report: Report, runs: list[Execution], ledger: dict[int, Entry], first: datetime, last: datetime) -> None:
@@ -244,9 +244,9 @@ def main() -> None:
         directory = arguments.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         directory.mkdir(parents=True, exist_ok=True)
         if arguments.sqlite:
-            url = sqlite_url(directory)
+            url = sqlite_url(directory, SESSION_SECONDS)
         else:
-            url = zookeeper_url(arguments.zookeeper or stack.enter_context(ZooKeeperServer()).address)
+            url = zookeeper_url(arguments.zookeeper or stack.enter_context(ZooKeeperServer()).address, SESSION_SECONDS)
         report = run(scenario, url, directory)
     print(report.line())
     sys.exit(0 if report.passed else 1)

@@ -11,15 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
-from tests.support.jobs import RECORD_VARIABLE, read_executions
-from tests.support.waiting import wait_until
-from tests.support.workers import WorkerProcess
+from tests.support.fleet import NEVER, Fleet, job
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 from tests.support.zookeeper import ZooKeeperServer
 
 FIRES = 10
-PATIENCE_SECONDS = 60
+JOB = "cost"
 
 
 class Packets:
@@ -36,24 +34,11 @@ class Packets:
 
 def idle_packets_a_second(packets: Packets, url: str, directory: Path) -> float:
     """What a worker sends that has the job and never fires: heartbeats and probes."""
-    with worker(url, directory, 10, "0 0 0 1 1 ? 2099", "idle") as process:
-        process.wait_ready(PATIENCE_SECONDS)
+    with Fleet(url, directory) as fleet:
+        fleet.start(fleet.write("jobs.yml", {JOB: job(items=10, cron=NEVER)}), "idle")
         before, began = packets(), time.monotonic()
         wait_until(lambda: packets() - before >= 12, PATIENCE_SECONDS, "a dozen packets")
         return (packets() - before) / (time.monotonic() - began)
-
-
-def worker(url: str, directory: Path, items: int, cron: str, name: str, *, monitored: bool = True) -> WorkerProcess:
-    job = {
-        "class": "tests.support.jobs:RecordingJob",
-        "cron": cron,
-        "time_zone": "UTC",
-        "sharding_total_count": items,
-        "monitor_execution": monitored,
-    }
-    config = directory / f"{name}.yml"
-    config.write_text(yaml.safe_dump({"jobs": {name: job}}))
-    return WorkerProcess(config, url, directory, {RECORD_VARIABLE: str(directory / f"{name}.jsonl")}, name)
 
 
 @pytest.fixture(scope="module")
@@ -77,19 +62,18 @@ def idle(server: ZooKeeperServer, packets: Packets, tmp_path_factory: pytest.Tem
 def test_packets_a_fire(
     items: int, monitored: bool, most: int, server: ZooKeeperServer, packets: Packets, idle: float, tmp_path: Path
 ) -> None:
-    record = tmp_path / "cost.jsonl"
-
-    def fires() -> int:
-        return len({one.scheduled_time for one in read_executions(record)})
-
     url = f"zookeeper://{server.address}/cost-{items}-{monitored}"
-    with worker(url, tmp_path, items, "* * * * * ?", "cost", monitored=monitored) as process:
-        process.wait_ready(PATIENCE_SECONDS)
+    with Fleet(url, tmp_path) as fleet:  # it has no session with the server as long as nothing is looked up there
+
+        def fires() -> int:
+            return len({one.scheduled_time for one in fleet.runs(JOB)})
+
+        fleet.start(fleet.write("jobs.yml", {JOB: job(items=items, settings={"monitor_execution": monitored})}), "w")
         wait_until(lambda: fires() >= 2, PATIENCE_SECONDS, "two fires")
         before, before_fires, began = packets(), fires(), time.monotonic()
         wait_until(lambda: fires() >= before_fires + FIRES, PATIENCE_SECONDS, f"{FIRES} fires")
         spent = packets() - before - idle * (time.monotonic() - began)
-    runs = read_executions(record)
+        runs = fleet.runs(JOB)
     assert len(runs) == len({(one.scheduled_time, one.item) for one in runs})
     assert len(runs) >= FIRES * items
     print(f"packets a fire, {items} items, monitored={monitored}: {spent / FIRES:.2f} (idle {idle:.2f} a second)")

@@ -14,11 +14,10 @@ import pytest
 
 from ejpy.terms import NotRun, Outcome, Reason
 from tests.cluster.resuming import notes
-from tests.support.cluster import PATIENCE_SECONDS
-from tests.support.fleet import Fleet, job, said, sqlite_url, zookeeper_url
+from tests.support.fleet import Fleet, job, sqlite_url, zookeeper_url
 from tests.support.jobs import Execution
-from tests.support.waiting import wait_until
-from tests.support.workers import WorkerProcess
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+from tests.support.workers import WorkerProcess, said
 from tests.support.zookeeper import ZooKeeperServer
 
 

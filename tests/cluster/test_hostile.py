@@ -8,68 +8,52 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 import yaml
 from kazoo.client import KazooClient
 from kazoo.exceptions import NotEmptyError
 
-from tests.support.jobs import RECORD_VARIABLE, read_executions
-from tests.support.waiting import wait_until
-from tests.support.workers import ROOT, WorkerProcess
+from tests.support.command import EJPY, ROOT, environment
+from tests.support.fleet import Fleet, job, zookeeper_url
+from tests.support.jobs import RECORD_VARIABLE
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+from tests.support.workers import WorkerProcess
 from tests.support.zookeeper import ZooKeeperServer
 
+JOB = "j"
 ITEMS = 4
-PATIENCE_SECONDS = 60
 PIPE_BYTES = 4096
 
 
-class Scene:
-    """A job with a fire a second on one namespace of a server."""
+class Scene(Fleet):
+    """A job with a fire a second on one namespace of a server; further job classes may lie in its directory."""
 
     def __init__(self, directory: Path, address: str) -> None:
-        self.directory = directory
-        self.namespace = f"hostile-{uuid4().hex}"
-        self.address = address
-        self.url = f"zookeeper://{address}/{self.namespace}?session_timeout=4s"
-        self.record = directory / "record.jsonl"
-        self.config = directory / "jobs.yml"
-        self.describe()
+        super().__init__(zookeeper_url(address, 4), directory)
+        self.environment = {"PYTHONPATH": f"{ROOT}{os.pathsep}{directory}"}
+        self.config = self.describe()
 
-    def describe(self, **keys: object) -> None:
-        job = {
-            "class": "tests.support.jobs:RecordingJob",
-            "cron": "* * * * * ?",
-            "time_zone": "UTC",
-            "sharding_total_count": ITEMS,
-            "failover": True,
-            **keys,
-        }
-        self.config.write_text(yaml.safe_dump({"jobs": {"j": job}}))
+    def describe(self, *, body: str = "tests.support.jobs:RecordingJob", items: int = ITEMS) -> Path:
+        return self.write("jobs.yml", {JOB: job(body=body, items=items, settings={"failover": True})})
 
-    @property
-    def environment(self) -> dict[str, str]:
-        return {RECORD_VARIABLE: str(self.record), "PYTHONPATH": f"{ROOT}{os.pathsep}{self.directory}"}
-
-    def worker(self, name: str = "w") -> WorkerProcess:
-        return WorkerProcess(self.config, self.url, self.directory, self.environment, name, ("--grace", "3"))
+    def worker(self) -> WorkerProcess:
+        [worker] = self.launch(self.config, "w", grace=3, env=self.environment)
+        return worker
 
     def wait_until_all_run(self, what: str) -> None:
         """Every item is begun after now."""
-        now = time.time()
-        wait_until(
-            lambda: {e.item for e in read_executions(self.record) if e.start > now} == set(range(ITEMS)), PATIENCE_SECONDS, what
-        )
+        begun = time.time()
+        wait_until(lambda: {run.item for run in self.runs(JOB) if run.start > begun} == set(range(ITEMS)), PATIENCE_SECONDS, what)
 
 
 @pytest.fixture
-def scene(tmp_path: Path, zookeeper: str) -> Scene:
-    return Scene(tmp_path, zookeeper)
+def scene(tmp_path: Path, zookeeper: str) -> Iterator[Scene]:
+    with Scene(tmp_path, zookeeper) as scene:
+        yield scene
 
 
 @pytest.fixture
@@ -90,13 +74,13 @@ def removed(client: KazooClient, path: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("path", ["/{ns}/j/servers", "/{ns}.ledger/j", "/{ns}/j/sharding", "/{ns}/j/leader"])
+@pytest.mark.parametrize("path", ["{ns}/j/servers", "{ns}.ledger/j", "{ns}/j/sharding", "{ns}/j/leader"])
 def test_a_removed_subtree_is_made_again(path: str, scene: Scene, client: KazooClient) -> None:
-    with scene.worker() as worker:
-        worker.wait_ready(PATIENCE_SECONDS)
-        scene.wait_until_all_run("all items run")
-        wait_until(lambda: removed(client, path.format(ns=scene.namespace)), PATIENCE_SECONDS, f"{path} is removed")
-        scene.wait_until_all_run(f"all items run again after {path} was removed")
+    worker = scene.worker()
+    worker.wait_ready(PATIENCE_SECONDS)
+    scene.wait_until_all_run("all items run")
+    wait_until(lambda: removed(client, path.format(ns=scene.namespace)), PATIENCE_SECONDS, f"{path} is removed")
+    scene.wait_until_all_run(f"all items run again after {path} was removed")
 
 
 FORGED = {
@@ -117,18 +101,18 @@ FORGED = {
 @pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED)
 def test_a_forged_ledger_entry_harms_no_other_item(forged: dict[str, object], scene: Scene, client: KazooClient) -> None:
     entry = {"v": 1, "cron": "* * * * * ?", "time_zone": "UTC", **forged}
-    path = f"/{scene.namespace}.ledger/j/0"
-    with scene.worker() as worker:
-        worker.wait_ready(PATIENCE_SECONDS)
-        scene.wait_until_all_run("all items run")
-        client.set(path, json.dumps(entry).encode())
-        now = time.time()
-        wait_until(
-            lambda: {e.item for e in read_executions(scene.record) if e.start > now + 2} >= {1, 2, 3},
-            PATIENCE_SECONDS,
-            "the other items go on",
-        )
-        assert "Exception in callback" not in worker.log
+    path = scene.paths(JOB).ledger(0)
+    worker = scene.worker()
+    worker.wait_ready(PATIENCE_SECONDS)
+    scene.wait_until_all_run("all items run")
+    client.set(path, json.dumps(entry).encode())
+    now = time.time()
+    wait_until(
+        lambda: {e.item for e in scene.runs(JOB) if e.start > now + 2} >= {1, 2, 3},
+        PATIENCE_SECONDS,
+        "the other items go on",
+    )
+    assert "Exception in callback" not in worker.log
 
 
 def test_a_body_that_cancels_its_own_task_has_failed_and_runs_once(scene: Scene) -> None:
@@ -142,12 +126,12 @@ def test_a_body_that_cancels_its_own_task_has_failed_and_runs_once(scene: Scene)
         "            runs.write(f'{ctx.scheduled_time.isoformat()} {ctx.attempt}\\n')\n"
         "        asyncio.current_task().cancel()\n"
     )
-    scene.describe(**{"class": "selfcancel:J", "sharding_total_count": 1})
+    scene.describe(body="selfcancel:J", items=1)
     runs = scene.directory / "runs.txt"
-    with scene.worker() as worker:
-        wait_until(lambda: runs.exists() and len(runs.read_text().splitlines()) >= 3, PATIENCE_SECONDS, "three runs")
-        worker.sigterm()
-        assert worker.wait_exit(PATIENCE_SECONDS) == 0
+    worker = scene.worker()
+    wait_until(lambda: runs.exists() and len(runs.read_text().splitlines()) >= 3, PATIENCE_SECONDS, "three runs")
+    worker.sigterm()
+    assert worker.wait_exit(PATIENCE_SECONDS) == 0
     lines = runs.read_text().splitlines()
     assert len(lines) == len(set(lines))
     assert all(line.endswith(" 1") for line in lines)
@@ -155,29 +139,25 @@ def test_a_body_that_cancels_its_own_task_has_failed_and_runs_once(scene: Scene)
 
 def test_a_wiped_zookeeper_takes_the_old_workers_back(tmp_path: Path) -> None:
     """kazoo remembers the newest transaction it has seen, and a server that is older than that refuses it."""
-    with ZooKeeperServer() as server:
-        scene = Scene(tmp_path, server.address)
-        with scene.worker() as worker:
-            worker.wait_ready(PATIENCE_SECONDS)
-            scene.wait_until_all_run("all items run")
-            server.kill()
-            shutil.rmtree(server.log_path.parent / "data")
-            server.start()
-            scene.wait_until_all_run("all items run on the empty server")
+    with ZooKeeperServer() as server, Scene(tmp_path, server.address) as scene:
+        worker = scene.worker()
+        worker.wait_ready(PATIENCE_SECONDS)
+        scene.wait_until_all_run("all items run")
+        server.kill()
+        shutil.rmtree(server.log_path.parent / "data")
+        server.start()
+        scene.wait_until_all_run("all items run on the empty server")
 
 
 def test_a_log_that_nobody_reads_stops_neither_the_job_nor_the_end(scene: Scene) -> None:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ if hasattr(fcntl, "F_SETPIPE_SZ") else 1031, PIPE_BYTES)
-    command = [str(Path(sys.executable).with_name("ejpy")), "worker", "--config", str(scene.config), "--registry", scene.url]
-    process = subprocess.Popen(
-        [*command, "--grace", "3"], env={**os.environ, **scene.environment}, cwd=scene.directory, stdout=writer, stderr=writer
-    )
+    command = [EJPY, "worker", "--config", str(scene.config), "--registry", scene.url, "--grace", "3"]
+    variables = environment(**scene.environment, **{RECORD_VARIABLE: str(scene.record)})
+    process = subprocess.Popen(command, env=variables, cwd=scene.directory, stdout=writer, stderr=writer)
     try:
         os.close(writer)
-        wait_until(
-            lambda: len({e.scheduled_time for e in read_executions(scene.record)}) > 12, PATIENCE_SECONDS, "a full pipe and more"
-        )
+        wait_until(lambda: len({e.scheduled_time for e in scene.runs(JOB)}) > 12, PATIENCE_SECONDS, "a full pipe and more")
         scene.wait_until_all_run("all items run though the pipe is full")
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == 0
@@ -196,22 +176,22 @@ def test_a_body_may_close_standard_error(scene: Scene) -> None:
         "        super().execute(ctx)\n"
         "        sys.stderr.close()\n"
     )
-    scene.describe(**{"class": "closing:J"})
-    with scene.worker() as worker:
-        scene.wait_until_all_run("all items run")
-        scene.wait_until_all_run("all items run after standard error was closed")
-        worker.sigterm()
-        assert worker.wait_exit(PATIENCE_SECONDS) == 0
+    scene.describe(body="closing:J")
+    worker = scene.worker()
+    scene.wait_until_all_run("all items run")
+    scene.wait_until_all_run("all items run after standard error was closed")
+    worker.sigterm()
+    assert worker.wait_exit(PATIENCE_SECONDS) == 0
 
 
 def test_a_signal_in_the_last_moments_does_not_change_the_exit_code(scene: Scene) -> None:
-    with scene.worker() as worker:
-        worker.wait_ready(PATIENCE_SECONDS)
+    worker = scene.worker()
+    worker.wait_ready(PATIENCE_SECONDS)
+    worker.sigterm()
+    worker.wait_for_log('"stopped"', PATIENCE_SECONDS)
+    if worker.alive:
         worker.sigterm()
-        worker.wait_for_log("ejpy.worker stopped", PATIENCE_SECONDS)
-        if worker.alive:
-            worker.sigterm()
-        assert worker.wait_exit(PATIENCE_SECONDS) == 0
+    assert worker.wait_exit(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.parametrize(
@@ -224,8 +204,7 @@ def test_threads_of_a_jobs_module_keep_no_command_alive(arguments: tuple[str, ..
         "from tests.support.jobs import RecordingJob as J\n"
         "threading.Thread(target=threading.Event().wait).start()\n"
     )
-    job = {"class": "threaded:J", "cron": "* * * * * ?", "sharding_total_count": 1}
-    (tmp_path / "jobs.yml").write_text(yaml.safe_dump({"jobs": {"j": job}}))
-    command = [str(Path(sys.executable).with_name("ejpy")), *arguments, "--config", "jobs.yml"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    assert subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, timeout=PATIENCE_SECONDS).returncode == code
+    (tmp_path / "jobs.yml").write_text(yaml.safe_dump({"jobs": {JOB: job(body="threaded:J")}}))
+    command = [EJPY, *arguments, "--config", "jobs.yml"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=PATIENCE_SECONDS, check=False)
+    assert done.returncode == code

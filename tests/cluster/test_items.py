@@ -2,50 +2,34 @@
 
 from __future__ import annotations
 
-import subprocess
+import sys
 from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ejpy.config.document import from_document, to_document
 from ejpy.coordination.view import ENABLED
 from ejpy.registry.base import Create, Delete, Operation, SetData
-from tests.support.cluster import PATIENCE_SECONDS
 from tests.support.fleet import NEVER, Fleet, job, now, sqlite_url, zookeeper_url
 from tests.support.jobs import Execution
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 from tests.support.workers import WorkerProcess
 from tests.support.zookeeper import ZooKeeperServer
 
 # ---- C13 ----------------------------------------------------------------------------------------------------------
 
 
-class FirstOfItsNamespace(WorkerProcess):
-    """A worker that is process 1 of a PID namespace of its own, as in a container."""
+class ProcessOne(WorkerProcess):
+    """A worker to which the system says that it is process 1, as the first process of each container is told."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._command = ["unshare", "--pid", "--fork", "--kill-child", *self._command]
-
-
-def pid_namespaces_work() -> bool:
-    return subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True, check=False).returncode == 0
+    ejpy = (sys.executable, "-c", "import os; os.getpid = lambda: 1; from ejpy.cli.main import main; main()")
 
 
 @pytest.mark.parametrize(
     ("registry", "kind"),
-    [
-        ("zookeeper", WorkerProcess),
-        ("sqlite", WorkerProcess),
-        pytest.param(
-            "zookeeper",
-            FirstOfItsNamespace,
-            marks=pytest.mark.skipif(not pid_namespaces_work(), reason="this user may not make PID namespaces"),
-        ),
-    ],
+    [("zookeeper", WorkerProcess), ("sqlite", WorkerProcess), ("zookeeper", ProcessOne)],
     ids=["zookeeper", "sqlite", "same-pid"],
 )
 def test_c13_two_workers_with_one_address_in_one_directory_are_two(
@@ -62,7 +46,7 @@ def test_c13_two_workers_with_one_address_in_one_directory_are_two(
         assert Counter(owners.values()) == dict.fromkeys(ids, 2)
         assert all(one.startswith("10.1.2.3@-@") for one in ids)
         assert fleet.view("shared").servers.keys() == {"10.1.2.3"}
-        if kind is FirstOfItsNamespace:
+        if kind is ProcessOne:
             assert {one.split("@-@")[1].split(".")[0] for one in ids} == {"1"}
         for fire in fleet.wait_for_fires("shared", 2, items=4):
             by_item = fleet.fires("shared")[fire]

@@ -16,9 +16,9 @@ from ejpy.coordination.ledger import JUST_BEFORE
 from ejpy.coordination.paths import JobPaths
 from ejpy.registry.base import Create, Delete, SetData
 from ejpy.terms import Reason
-from tests.support.cluster import PATIENCE_SECONDS, Cluster, believes_to_lead
+from tests.support.cluster import Cluster, believes_to_lead
 from tests.support.transactions import Kind, transactions
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 from tests.support.workers import WorkerProcess
 from tests.support.zookeeper import ZooKeeperServer
 

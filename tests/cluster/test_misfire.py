@@ -14,10 +14,9 @@ import pytest
 from ejpy.coordination.view import DISABLED, ENABLED
 from ejpy.registry.base import SetData
 from ejpy.terms import NotRun, Reason
-from tests.support.cluster import PATIENCE_SECONDS
 from tests.support.fleet import Fleet, job, now, zookeeper_url
 from tests.support.jobs import Execution
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 from tests.support.zookeeper import ZooKeeperServer
 
 SECOND = timedelta(seconds=1)

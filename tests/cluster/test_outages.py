@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from ejpy.terms import NotRun, Reason
-from tests.support.cluster import PATIENCE_SECONDS, Cluster, run_ejpy
+from tests.support.cluster import Cluster
+from tests.support.command import run_ejpy
 from tests.support.jobs import Execution
 from tests.support.proxy import Proxy
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 from tests.support.workers import WorkerProcess
 from tests.support.zookeeper import ZooKeeperServer, four_letter_word
 

@@ -16,11 +16,11 @@ from ejpy.coordination.ledger import decode
 from ejpy.errors import RegistryUnavailable, SessionExpired, StaleAttempt
 from ejpy.terms import Outcome, Reason
 from tests.cluster.bodies import GATE_VARIABLE, notes
-from tests.support.cluster import PATIENCE_SECONDS, Cluster
+from tests.support.cluster import Cluster
 from tests.support.jobs import Execution
 from tests.support.proxy import Proxy
 from tests.support.transactions import Kind, transactions
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 from tests.support.workers import WorkerProcess
 from tests.support.zookeeper import ZooKeeperServer
 

@@ -14,11 +14,10 @@ import pytest
 
 from ejpy.terms import Outcome
 from tests.cluster.misbehaving import entered
-from tests.support.cluster import PATIENCE_SECONDS, faults
-from tests.support.fleet import NEVER, Fleet, job, now, said, sqlite_url, zookeeper_url
+from tests.support.fleet import NEVER, Fleet, job, now, sqlite_url, zookeeper_url
 from tests.support.jobs import Execution
-from tests.support.waiting import wait_until
-from tests.support.workers import WorkerProcess
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+from tests.support.workers import WorkerProcess, faults, said
 from tests.support.zookeeper import ZooKeeperServer
 
 CLOSING_SECONDS = 5

@@ -1,282 +1,147 @@
-"""A whole cluster in one process and in virtual time: the real JobScheduler and coordination code, the in-memory registry
-behind an unreliable network, bodies that only take time; and a seeded schedule of faults.
+"""A whole cluster in one process and in virtual time: workers, the store that they share, and what is in it.
 
-A crashed worker is one that nothing leaves or reaches any more. A paused one sees and says nothing until it goes on.
+    async def story(loop):
+        cluster = SimCluster(loop, job_config())
+        a, b = await cluster.add_leader(), await cluster.add()
+        await cluster.until_shared(a, b)
+
+Waiting costs no time but virtual time: a condition is looked at every millisecond of it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from random import Random
+from typing import Any
 
 from ejpy.config.model import JobConfig
-from ejpy.execution.base import Attempt, Ended, SaveCheckpoint
-from ejpy.history.records import AttemptEnded, AttemptStarted, FiresNotRun, Record
-from ejpy.registry.group import GroupCommit
+from ejpy.coordination.ledger import Entry, decode
+from ejpy.coordination.paths import JobPaths
+from ejpy.coordination.view import JobView, view_of
+from ejpy.registry.base import Node
 from ejpy.registry.memory import MemoryStore
-from ejpy.schedule.timer import NextAfter
-from ejpy.scheduler import JobScheduler
-from ejpy.scheduler.host import Host
-from ejpy.terms import Executor, Outcome, Reason
-from tests.support.unreliable import Trouble, UnreliableRegistry
-from tests.support.virtual_loop import LoopClock, VirtualLoop
+from tests.simulation.worker import NAMESPACE, Evidence, Run, SimWorker
+from tests.support.unreliable import Trouble
+from tests.support.virtual_loop import EPOCH, LoopClock, VirtualLoop
 
-NAMESPACE = "/sim"
-SESSION_TIMEOUT = 4.0
+JOB = "job"
+STEP_SECONDS = 0.001
 
 
-@dataclass(slots=True)
-class Run:
-    """One body that was entered."""
-
-    worker: str
-    item: int
-    fire: datetime
-    attempt: int
-    reason: Reason
-    token: int
-    entered: float
-    ended: float | None = None
-    outcome: Outcome | None = None
+def job_config(*, items: int = 1, cron: str = "0/5 * * * * ?", **settings: Any) -> JobConfig:
+    """A job's configuration; `settings` are further fields of it."""
+    return JobConfig(
+        job_name=JOB, job_class="m:J", cron=cron, time_zone="UTC", sharding_total_count=items, **{"failover": True, **settings}
+    )
 
 
-@dataclass
-class Evidence:
-    """What happened, as an outsider sees it."""
-
-    runs: list[Run] = field(default_factory=list)
-    not_run: list[FiresNotRun] = field(default_factory=list)
-    recorded: list[AttemptEnded] = field(default_factory=list)
-    started: list[AttemptStarted] = field(default_factory=list)
-
-    def write(self, record: Record) -> None:
-        if isinstance(record, FiresNotRun):
-            self.not_run.append(record)
-        elif isinstance(record, AttemptEnded):
-            self.recorded.append(record)
-        else:
-            self.started.append(record)
+def instant(seconds: float) -> datetime:
+    """The moment so long after the beginning, by a clock that is right."""
+    return EPOCH + timedelta(seconds=seconds)
 
 
-class VirtualTimer:
-    """Calls at instants, by the loop's time."""
+class SimCluster:
+    """See the module's text. `trouble` is that of every worker's network, and may be changed at any time."""
 
-    def __init__(self, loop: VirtualLoop, clock: LoopClock, awake: Callable[[Callable[[], None]], None]) -> None:
-        self._loop = loop
-        self._clock = clock
-        self._awake = awake
-        self._handles: dict[str, asyncio.TimerHandle] = {}
-
-    def set(self, name: str, next_after: NextAfter, due: Callable[[], None]) -> None:
-        self.remove(name)
-
-        def arm() -> None:
-            now = self._clock.now()
-            fire = next_after(now)
-            if fire is not None:
-                self._handles[name] = self._loop.call_later((fire - now).total_seconds(), ring)
-
-        def ring() -> None:
-            self._awake(due)
-            arm()
-
-        arm()
-
-    def remove(self, name: str) -> None:
-        if handle := self._handles.pop(name, None):
-            handle.cancel()
-
-    def stop(self) -> None:
-        for name in list(self._handles):
-            self.remove(name)
-
-
-class VirtualRunner:
-    """Bodies that take time and do nothing. `deaf` ones do not listen to cancellation."""
-
-    def __init__(self, worker: SimWorker, seconds: Callable[[], float], deaf: bool) -> None:
-        self._worker = worker
-        self._seconds = seconds
-        self._deaf = deaf
-        self.waiting = 0
-
-    def start(
-        self,
-        attempt: Attempt,
-        *,
-        may_enter: Callable[[], bool],
-        save_checkpoint: SaveCheckpoint,
-        on_ended: Callable[[Attempt, Ended], None],
-    ) -> VirtualExecution:
-        return VirtualExecution(self._worker, attempt, self._seconds(), self._deaf, may_enter, on_ended)
-
-    async def close(self, timeout: float) -> list[Attempt]:
-        return []
-
-
-class VirtualExecution:
-    def __init__(
-        self,
-        worker: SimWorker,
-        attempt: Attempt,
-        seconds: float,
-        deaf: bool,
-        may_enter: Callable[[], bool],
-        on_ended: Callable[[Attempt, Ended], None],
-    ) -> None:
-        self.attempt = attempt
-        self._worker = worker
-        self._deaf = deaf
-        self._on_ended = on_ended
-        self._run: Run | None = None
-        self._done = False
-        worker.loop.call_soon(self._enter, may_enter, seconds)
-
-    def _enter(self, may_enter: Callable[[], bool], seconds: float) -> None:
-        if self._worker.dead:
-            return
-        if self._worker.paused:
-            self._worker.awake(lambda: self._enter(may_enter, seconds))
-            return
-        if self._done:
-            return
-        if not may_enter():
-            self._end(None)
-            return
-        a, w = self.attempt, self._worker
-        self._run = Run(w.name, a.sharding_item, a.scheduled_time, a.attempt, a.reason, a.fencing_token, w.loop.time())
-        w.evidence.runs.append(self._run)
-        w.loop.call_later(seconds, w.awake, lambda: self._end(Outcome.SUCCEEDED))
-
-    def cancel(self, why: str) -> None:
-        if not self._deaf or self._run is None:
-            outcome = None if self._run is None else Outcome.CANCELLED
-            self._worker.loop.call_soon(self._worker.awake, lambda: self._end(outcome))
-
-    def withdraw(self) -> None:
-        if self._run is None:
-            self._worker.loop.call_soon(self._worker.awake, lambda: self._end(None))
-
-    def _end(self, outcome: Outcome | None) -> None:
-        if self._done:
-            return
-        self._done = True
-        now = self._worker.clock.now()
-        if self._run is not None:
-            self._run.ended, self._run.outcome = self._worker.loop.time(), outcome
-        self._on_ended(self.attempt, Ended(outcome, now if self._run else None, now))
-
-
-class SimRegistry(UnreliableRegistry):
-    """Holds everything back while its worker is paused, and for ever once it is dead."""
-
-    worker: SimWorker
-
-    async def _transport(self, apply):  # type: ignore[no-untyped-def]
-        await self.worker.until_awake()
-        result = await super()._transport(apply)
-        await self.worker.until_awake()
-        return result
-
-    def _deliver(self, event: Callable[[], None]) -> None:
-        super()._deliver(lambda: self.worker.awake(event))
-
-
-class SimWorker:
-    def __init__(
-        self,
-        name: str,
-        loop: VirtualLoop,
-        store: MemoryStore,
-        config: JobConfig,
-        evidence: Evidence,
-        random: Random,
-        trouble: Trouble,
-        *,
-        deaf: bool,
-        body_seconds: Callable[[], float],
-    ) -> None:
-        self.name = name
+    def __init__(self, loop: VirtualLoop, config: JobConfig, *, seed: int = 0) -> None:
         self.loop = loop
-        self.clock = LoopClock(loop)
-        self.evidence = evidence
-        self.dead = False
-        self.paused = False
-        self._woken: list[Callable[[], None]] = []
-        self.registry = SimRegistry(store, clock=self.clock, session_timeout=SESSION_TIMEOUT, random=random, trouble=trouble)
-        self.registry.worker = self
-        self.timer = VirtualTimer(loop, self.clock, self.awake)
-        runner = VirtualRunner(self, body_seconds, deaf)
-        numbers = itertools.count()
-        self.host = Host(
-            registry=self.registry,
-            group=GroupCommit(self.registry, clock=self.clock, loop=loop),
-            clock=self.clock,
-            timer=self.timer,
-            runner_for=lambda executor: runner,
-            namespace=NAMESPACE,
-            instance_id=f"10.0.0.{name}@-@{name}.x",
-            ip=f"10.0.0.{name}",
-            new_uuid=lambda: f"{name}-{next(numbers)}",
+        self.config = config
+        self.store = MemoryStore(LoopClock(loop))
+        self.evidence = Evidence()
+        self.trouble = Trouble(delay_seconds=0.01, lost_requests=0.0, lost_replies=0.0)
+        self.workers: list[SimWorker] = []
+        self.paths = JobPaths(NAMESPACE, JOB)
+        self._seed = seed
+
+    # -- workers --
+
+    def make(
+        self, *, body_seconds: Callable[[], float] = lambda: 0.0, deaf: bool = False, ahead: timedelta = timedelta(0)
+    ) -> SimWorker:
+        """A further worker, not started yet."""
+        worker = SimWorker(
+            str(len(self.workers) + 1),
+            self.loop,
+            self.store,
+            self.config,
+            self.evidence,
+            Random(self._seed * 1000 + len(self.workers)),
+            self.trouble,
+            deaf=deaf,
+            body_seconds=body_seconds,
+            ahead=ahead,
         )
-        self.job = JobScheduler(self.host, config, evidence, lambda job: Executor.THREAD)
+        self.workers.append(worker)
+        return worker
 
-    # -- being paused and dying --
+    async def add(self, **how: Any) -> SimWorker:
+        """A further worker, started; `how`: see `make`."""
+        worker = self.make(**how)
+        await worker.start()
+        return worker
 
-    def awake(self, event: Callable[[], None]) -> None:
-        """Carry out an event, now, or when the worker goes on; never, if it is dead."""
-        if self.dead:
-            return
-        if self.paused:
-            self._woken.append(event)
-        else:
-            event()
+    async def add_leader(self, **how: Any) -> SimWorker:
+        """The first worker, started and elected."""
+        worker = await self.add(**how)
+        await self.until(lambda: self.leader() is worker, "the first worker leads")
+        return worker
 
-    async def until_awake(self) -> None:
-        if self.dead:
-            await self.loop.create_future()
-        if self.paused:
-            future = self.loop.create_future()
-            self._woken.append(lambda: None if future.done() else future.set_result(None))
-            await future
+    def living(self) -> list[SimWorker]:
+        return [worker for worker in self.workers if not worker.dead]
 
-    def pause(self) -> None:
-        self.paused = True
+    # -- the tree --
 
-    def resume(self) -> None:
-        self.paused = False
-        woken, self._woken = self._woken, []
-        for event in woken:
-            self.loop.call_soon(self.awake, event)
+    def nodes(self) -> dict[str, Node]:
+        """The job's nodes by path."""
+        return self.store.tree(self.paths.root)
 
-    def crash(self) -> None:
-        self.dead = True
-        self.timer.stop()
+    def view(self) -> JobView:
+        return view_of(self.nodes(), self.paths)
 
-    # -- living --
+    def leader(self) -> SimWorker | None:
+        """The worker that leads by the tree, if it lives."""
+        leader = self.view().leader
+        return next((worker for worker in self.living() if worker.host.instance_id == leader), None)
 
-    async def start(self) -> None:
-        await self.registry.start(10.0)
-        await self.job.start()
+    def items_of(self, worker: SimWorker) -> list[int]:
+        """What is assigned to a worker."""
+        return self.view().items_of(worker.host.instance_id, self.config.sharding_total_count)
 
-    async def stop(self, grace: float) -> None:
-        await asyncio.wait_for(self.job.drain(), 5)
-        try:
-            await asyncio.wait_for(self.job.settled(), grace)
-        except asyncio.TimeoutError:
-            self.job.cancel("grace is over")
-        await self.job.leave()
-        await self.registry.stop(1.0)
-        self.dead = True
+    def entry(self, item: int) -> Entry | None:
+        """The ledger entry of an item."""
+        path = self.paths.ledger(item)
+        node = self.store.read(path)
+        return decode(node.data, node.revision, path) if node else None
 
-    def state(self) -> str:
-        job, registry = self.job, self.registry
-        return (
-            f"worker {self.name}: dead={self.dead} paused={self.paused} {job._phase} {registry.state} sid={registry.session_id}"
-            f" fresh={job._mirror.fresh} registering={job._registering.under_way} leading={job._leadership._deed.under_way}"
-            f" round={job._items._round.under_way} term={job._leadership._term} items={sorted(job._items._items)}"
-        )
+    # -- what was run --
+
+    def runs(self, fire: datetime | None = None) -> list[Run]:
+        """Bodies that were entered; those of one fire, if it is given."""
+        return [run for run in self.evidence.runs if fire is None or run.fire == fire]
+
+    # -- time --
+
+    async def until(self, condition: Callable[[], object], what: str, *, within: float = 20.0) -> None:
+        """Return when `condition` holds. Raises AssertionError after `within` virtual seconds."""
+        deadline = self.loop.time() + within
+        while not condition():
+            assert self.loop.time() < deadline, f"not within {within:g} s: {what}"
+            await asyncio.sleep(STEP_SECONDS)
+
+    async def until_time(self, seconds: float) -> None:
+        """Return when so much virtual time has passed since the beginning."""
+        assert self.loop.time() <= seconds, f"it is {self.loop.time():g} s already"
+        await asyncio.sleep(seconds - self.loop.time())
+
+    async def until_shared(self, *workers: SimWorker) -> None:
+        """Wait until these are registered, one of them leads, and all items are theirs and spread evenly."""
+
+        def shared() -> bool:
+            view = self.view()
+            counts = [len(self.items_of(worker)) for worker in workers]
+            complete = sum(counts) == self.config.sharding_total_count and max(counts) - min(counts) <= 1
+            return view.instances.keys() == {w.host.instance_id for w in workers} and complete and self.leader() in workers
+
+        await self.until(shared, f"the items are spread over {[w.name for w in workers]}")

@@ -14,16 +14,13 @@ from random import Random
 
 import pytest
 
-from ejpy.config.model import JobConfig, ShardingStrategyName
-from ejpy.coordination.ledger import Entry, decode
-from ejpy.coordination.paths import JobPaths
-from ejpy.coordination.view import view_of
+from ejpy.config.model import ShardingStrategyName
+from ejpy.coordination.ledger import Entry
 from ejpy.errors import RegistryError
-from ejpy.registry.memory import MemoryStore
 from ejpy.terms import CatchUp, Outcome, Reason
-from tests.simulation.cluster import NAMESPACE, SESSION_TIMEOUT, Evidence, SimWorker
-from tests.support.unreliable import Trouble
-from tests.support.virtual_loop import EPOCH, LoopClock, VirtualLoop, run_virtual
+from tests.simulation.cluster import SimCluster, job_config
+from tests.simulation.worker import SESSION_TIMEOUT, Evidence
+from tests.support.virtual_loop import EPOCH, VirtualLoop, run_virtual
 
 FAULTS_SECONDS = 60.0
 QUIET_SECONDS = 40.0
@@ -72,16 +69,9 @@ class History:
 async def simulate(loop: VirtualLoop, seed: int) -> History:
     random = Random(seed)
     plan = plan_of(random)
-    clock = LoopClock(loop)
-    store = MemoryStore(clock)
-    evidence = Evidence()
-    trouble = Trouble(delay_seconds=0.01, lost_requests=0.0, lost_replies=0.0)
-    config = JobConfig(
-        job_name="job",
-        job_class="m:J",
+    config = job_config(
+        items=plan.items,
         cron=f"0/{plan.period} * * * * ?",
-        time_zone="UTC",
-        sharding_total_count=plan.items,
         failover=plan.failover,
         misfire=plan.misfire,
         catch_up=plan.catch_up,
@@ -89,22 +79,11 @@ async def simulate(loop: VirtualLoop, seed: int) -> History:
         monitor_execution=plan.monitored,
         claim_timeout=timedelta(seconds=6),
     )
-    workers: list[SimWorker] = []
+    cluster = SimCluster(loop, config, seed=seed)
+    store, trouble, workers, living = cluster.store, cluster.trouble, cluster.workers, cluster.living
 
     async def add() -> None:
-        name = str(len(workers) + 1)
-        worker = SimWorker(
-            name,
-            loop,
-            store,
-            config,
-            evidence,
-            Random(seed * 1000 + len(workers)),
-            trouble,
-            deaf=plan.deaf,
-            body_seconds=lambda: random.uniform(0, plan.body),
-        )
-        workers.append(worker)
+        worker = cluster.make(deaf=plan.deaf, body_seconds=lambda: random.uniform(0, plan.body))
         try:
             await worker.start()
         except RegistryError:
@@ -113,9 +92,6 @@ async def simulate(loop: VirtualLoop, seed: int) -> History:
     for _ in range(3):
         await add()
     stopping: list[asyncio.Task[None]] = []
-
-    def living() -> list[SimWorker]:
-        return [w for w in workers if not w.dead]
 
     while loop.time() < FAULTS_SECONDS:
         await asyncio.sleep(random.uniform(0.1, 4))
@@ -150,17 +126,14 @@ async def simulate(loop: VirtualLoop, seed: int) -> History:
     if not living():
         await add()
     await asyncio.sleep(QUIET_SECONDS)
-    history = History(plan, evidence, {}, [])
-    paths = JobPaths(NAMESPACE, "job")
-    nodes = store.tree(NAMESPACE)
-    nodes |= store.tree(paths.ledger_namespace)
+    history = History(plan, cluster.evidence, {}, [])
     for item in range(plan.items):
-        node = nodes.get(paths.ledger(item))
-        if node is None:
+        entry = cluster.entry(item)
+        if entry is None:
             history.violations.append(f"item {item} has no ledger entry")
         else:
-            history.entries[item] = decode(node.data, node.revision, paths.ledger(item))
-    view = view_of({p: n for p, n in nodes.items() if p.startswith(paths.root + "/")}, paths)
+            history.entries[item] = entry
+    view = cluster.view()
     up = {w.host.instance_id for w in living()}
     if set(view.instances) != up:
         history.violations.append(f"instances {sorted(view.instances)}, alive {sorted(up)}")
@@ -174,7 +147,7 @@ async def simulate(loop: VirtualLoop, seed: int) -> History:
             history.violations.append(f"item {item} belongs to {owner}")
     if loads and max(loads.values()) - min(loads[i] for i in up) > 1:
         history.violations.append(f"unbalanced: {dict(loads)} over {sorted(up)}")
-    if any(p.startswith(paths.latch + "/") for p in nodes):
+    if any(path.startswith(cluster.paths.latch + "/") for path in cluster.nodes()):
         history.violations.append("latch nodes are left over")
     check(history, loop.time())
     if history.violations:

@@ -6,53 +6,51 @@
         fleet.wait_for_fires("fast", 3)
         assert fleet.ledger("slow")[0].running
 
-Each fleet has a namespace of its own. `tests.support.cluster` knows more of one job on ZooKeeper: sessions, outages, leaders.
+Each fleet has a namespace of its own. It is looked at in three ways: the nodes, read over a session of its own that waits out a
+registry's absence; what the bodies recorded; and what the `ejpy` command says. `Fleet.change` plays the operator, or whoever
+else writes into the tree. `tests.support.cluster` knows more of one job on ZooKeeper: sessions, outages, leaders.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import yaml
+from typing_extensions import Self
 
-from ejpy.clock import SystemClock
 from ejpy.config.registry_url import parse_url
 from ejpy.coordination.ledger import Entry, decode
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, view_of
-from ejpy.registry.base import Node, Operation, Registry
-from ejpy.registry.open import open_registry
-from tests.support.cluster import PATIENCE_SECONDS, faults, run_ejpy
+from ejpy.registry.base import Node, Operation
+from tests.support.command import run_ejpy
 from tests.support.jobs import RECORD_VARIABLE, Execution, read_executions
-from tests.support.waiting import wait_until
-from tests.support.workers import WorkerProcess
-
-T = TypeVar("T")
+from tests.support.observer import Observer
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+from tests.support.workers import WorkerProcess, faults
 
 SESSION_SECONDS = 3.0
 NEVER = "0 0 0 1 1 ? 2099"
 """A schedule that does not fire in a test."""
 
 
-def zookeeper_url(address: str) -> str:
-    """A registry URL with a namespace that nobody else has."""
-    return f"zookeeper://{address}/fleet-{uuid4().hex}?session_timeout={SESSION_SECONDS:g}s"
+def zookeeper_url(address: str, session_seconds: float = SESSION_SECONDS) -> str:
+    """A registry URL with a namespace that nobody else has. `address` may begin with `user:password@`."""
+    return f"zookeeper://{address}/fleet-{uuid4().hex}?session_timeout={session_seconds:g}s"
 
 
-def sqlite_url(directory: Path) -> str:
+def sqlite_url(directory: Path, session_seconds: float = SESSION_SECONDS) -> str:
     """A registry URL of a file in this directory."""
-    return f"sqlite:///{directory}/registry.db?session_timeout={SESSION_SECONDS:g}s"
+    return f"sqlite:///{directory.resolve()}/registry.db?session_timeout={session_seconds:g}s"
 
 
 def job(
@@ -84,10 +82,10 @@ class Fleet:
         self.namespace = parse_url(url).namespace
         self.record = directory / "record.jsonl"
         self.workers: list[WorkerProcess] = []
-        self._observer = _Observer(url)
+        self._observer = Observer(url)
         self._stack = ExitStack()
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self) -> Self:
         self._stack.enter_context(self._observer)
         return self
 
@@ -106,15 +104,16 @@ class Fleet:
         self,
         config: Path,
         *names: str,
+        url: str | None = None,
         grace: float = 10,
         options: Iterable[str] = (),
         env: Mapping[str, str] | None = None,
         kind: type[WorkerProcess] = WorkerProcess,
     ) -> list[WorkerProcess]:
-        """Start workers, right one after the other."""
+        """Start workers, right one after the other. `url`: how they reach the registry, if not as the fleet does."""
         variables = {RECORD_VARIABLE: str(self.record), **(env or {})}
         chosen = ("--grace", f"{grace:g}", "--log-format", "json", "--connection-timeout", "30", *options)
-        workers = [kind(config, self.url, self.directory, variables, name, chosen) for name in names]
+        workers = [kind(config, url or self.url, self.directory, variables, name, chosen) for name in names]
         for worker in workers:
             self._stack.enter_context(worker)
         self.workers += workers
@@ -128,7 +127,7 @@ class Fleet:
         return workers
 
     def stop(self) -> None:
-        """Stop all that live in an orderly way; none may have logged a fault of ejpy's own."""
+        """Stop all that live in an orderly way. No worker, also of those that ended before, may have logged a fault."""
         living = [worker for worker in self.workers if worker.alive]
         for worker in living:
             worker.sigterm()
@@ -138,10 +137,7 @@ class Fleet:
 
     def id_of(self, worker: WorkerProcess) -> str:
         """The instance id of a worker that has begun to run."""
-        instance: str = wait_until(
-            lambda: next((e["instance"] for e in worker.events if "instance" in e), None), PATIENCE_SECONDS, "an instance id"
-        )
-        return instance
+        return worker.id
 
     # -- the tree --
 
@@ -173,9 +169,9 @@ class Fleet:
             if path.startswith(prefix)
         }
 
-    def change(self, *operations: Operation) -> None:
-        """Change nodes by hand, as one transaction."""
-        self._observer.ask(lambda registry: registry.commit(operations))
+    def change(self, *operations: Operation) -> int:
+        """Change nodes by hand, as one transaction; returns its revision."""
+        return self._observer.ask(lambda registry: registry.commit(operations)).revision
 
     def wait_until_shared(self, job: str, items: int, *workers: WorkerProcess) -> dict[int, str]:
         """Wait until these, and nobody else, are registered and the items are spread over them evenly; the owners."""
@@ -221,7 +217,7 @@ class Fleet:
             whole = [
                 fire
                 for fire, by_item in self.fires(job, begin).items()
-                if by_item.keys() >= set(range(items)) and all(runs[-1].end for runs in by_item.values())
+                if by_item.keys() == set(range(items)) and all(runs[-1].end for runs in by_item.values())
             ]
             return whole[:number] if len(whole) >= number else None
 
@@ -243,38 +239,3 @@ class Fleet:
 
 def now() -> datetime:
     return datetime.now(timezone.utc)
-
-
-def said(worker: WorkerProcess, logger: str, **fields: Any) -> list[dict[str, Any]]:
-    """What a worker has logged there with these fields."""
-    return [
-        event
-        for event in worker.events
-        if event["logger"] == logger and all(event.get(name) == value for name, value in fields.items())
-    ]
-
-
-class _Observer:
-    """A session of the test's own, on a loop in a thread."""
-
-    def __init__(self, url: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="test-observer", daemon=True)
-        self._registry = open_registry(parse_url(url), SystemClock())
-
-    def __enter__(self) -> _Observer:
-        self._thread.start()
-        self._run(self._registry.start(PATIENCE_SECONDS))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._run(self._registry.stop(1))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_SECONDS)
-        self._loop.close()
-
-    def ask(self, question: Callable[[Registry], Coroutine[Any, Any, T]]) -> T:
-        return self._run(question(self._registry))
-
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(2 * PATIENCE_SECONDS)

@@ -1,4 +1,4 @@
-"""A test's own session with a ZooKeeper server, for looking into the tree and changing it by hand, from plain code."""
+"""A test's own session with a registry, for looking into the tree and changing it by hand, from plain code."""
 
 from __future__ import annotations
 
@@ -9,26 +9,30 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ejpy.clock import SystemClock
+from ejpy.config.registry_url import parse_url
 from ejpy.errors import RegistryUnavailable, SessionExpired
-from ejpy.registry.zookeeper import ZooKeeperRegistry
-from tests.support.waiting import PAUSE_SECONDS
+from ejpy.registry.base import Registry
+from ejpy.registry.open import open_registry
+from tests.support.waiting import PATIENCE_SECONDS, PAUSE_SECONDS
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 60.0
-
 
 class Observer:
-    """The session lives on a loop in a thread. Use it as a context manager."""
+    """The session lives on a loop in a thread, from the first question on. Use it as a context manager.
 
-    def __init__(self, address: str) -> None:
+    `url` may also be the bare address of a ZooKeeper server.
+    """
+
+    def __init__(self, url: str) -> None:
+        url = url if "://" in url else f"zookeeper://{url}/observer?session_timeout=4s"
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="test-observer", daemon=True)
-        self._registry = ZooKeeperRegistry(address, session_timeout=4, clock=SystemClock())
+        self._registry = open_registry(parse_url(url), SystemClock())
+        self._started = False
 
     def __enter__(self) -> Observer:
         self._thread.start()
-        self._run(self._registry.start(PATIENCE_SECONDS))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -37,11 +41,14 @@ class Observer:
         self._thread.join(PATIENCE_SECONDS)
         self._loop.close()
 
-    def ask(self, question: Callable[[ZooKeeperRegistry], Coroutine[Any, Any, T]]) -> T:
-        """The answer; asked again while the server does not answer."""
+    def ask(self, question: Callable[[Registry], Coroutine[Any, Any, T]]) -> T:
+        """The answer; asked again while the registry does not answer."""
 
         async def asked() -> T:
             end = self._loop.time() + PATIENCE_SECONDS
+            if not self._started:
+                await self._registry.start(PATIENCE_SECONDS)
+                self._started = True
             while True:
                 try:
                     return await question(self._registry)

@@ -13,10 +13,14 @@ import asyncio
 import gc
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
+from typing_extensions import TypeVarTuple, Unpack
+
 Result = TypeVar("Result")
+Ts = TypeVarTuple("Ts")
 
 EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -57,23 +61,37 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
         self.unseen: list[str] = []
+        self._timers: list[asyncio.TimerHandle] = []
         self.set_exception_handler(self._note)
 
     def time(self) -> float:
         return self._jumping.now
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = super().call_at(when, callback, *args, context=context)
+        self._timers.append(timer)
+        return timer
+
+    def pending_timers(self) -> int:
+        """How many timers are set and were not cancelled."""
+        self._timers = [timer for timer in self._timers if not timer.cancelled() and timer.when() > self.time()]
+        return len(self._timers)
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.unseen.append(f"{context.get('message')}: {context.get('exception')!r}")
 
 
 class LoopClock:
-    """The loop's time as a `Clock`; the wall clock starts at `EPOCH`."""
+    """The loop's time as a `Clock`; the wall clock starts at `EPOCH`, and may be wrong by `ahead`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, ahead: timedelta = timedelta(0)) -> None:
         self._loop = loop
+        self._ahead = ahead
 
     def now(self) -> datetime:
-        return EPOCH + timedelta(seconds=self._loop.time())
+        return EPOCH + timedelta(seconds=self._loop.time()) + self._ahead
 
     def monotonic(self) -> float:
         return self._loop.time()

@@ -13,6 +13,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PAUSE_SECONDS = 0.02
+PATIENCE_SECONDS = 60.0
+"""Far more than anything here takes, also on a busy machine: it is met only by what would never come."""
 
 
 def wait_until(condition: Callable[[], T | None], deadline: float, what: str) -> T:

@@ -18,19 +18,25 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.support.command import EJPY, ROOT, environment
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+
+__all__ = ["ROOT", "WorkerProcess", "faults", "said"]
+
 READY = re.compile(r"\bready: \d+ job")
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class WorkerProcess:
     """One `ejpy worker` process. The methods may be called in any order that makes sense for a process."""
+
+    ejpy: Sequence[str] = (EJPY,)
+    """How the command `ejpy` is run."""
 
     def __init__(
         self,
@@ -46,15 +52,14 @@ class WorkerProcess:
         self.name = name
         self.log_path = cwd / f"{name}.log"
         self._command = [
-            str(Path(sys.executable).with_name("ejpy")),
+            *self.ejpy,
             "worker",
             *("--config", str(config_path)),
             *("--registry", registry_url),
             *options,
         ]
         self._cwd = cwd
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("EJPY_")}
-        self._environment = {**inherited, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(env or {})}
+        self._environment = environment(PYTHONUNBUFFERED="1", **(env or {}))
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._log = b""
@@ -135,6 +140,16 @@ class WorkerProcess:
         """What it has logged so far, if it runs with `--log-format json`; other lines are left out."""
         return [json.loads(line) for line in self.log.split("\n")[:-1] if line.startswith("{")]
 
+    @property
+    def id(self) -> str:
+        """Its instance id, waited for if it has not begun to run; with `--log-format json`."""
+        instance: str = wait_until(
+            lambda: next((event["instance"] for event in self.events if "instance" in event), None),
+            PATIENCE_SECONDS,
+            f"{self.name} names its instance id",
+        )
+        return instance
+
     def wait_ready(self, deadline: float) -> None:
         """Wait at most `deadline` seconds until it says that it is ready."""
         self.wait_for_log(READY, deadline)
@@ -185,3 +200,17 @@ class WorkerProcess:
         with self._changed:
             self._log_ended = True
             self._changed.notify_all()
+
+
+def faults(worker: WorkerProcess) -> list[str]:
+    """What a worker wrote that has to do with a stack trace."""
+    return [line for line in worker.log.split("\n") if '"exception"' in line or "Traceback" in line]
+
+
+def said(worker: WorkerProcess, logger: str, **fields: Any) -> list[dict[str, Any]]:
+    """What a worker has logged there with these fields, if it runs with `--log-format json`."""
+    return [
+        event
+        for event in worker.events
+        if event["logger"] == logger and all(event.get(name) == value for name, value in fields.items())
+    ]

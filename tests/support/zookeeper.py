@@ -52,7 +52,7 @@ def classpath() -> str | None:
 class ZooKeeperServer:
     """A standalone server with its own port and data directory. Use it as a context manager.
 
-    `properties` are lines of zoo.cfg; `java_properties` system properties of the server.
+    `properties` are lines of zoo.cfg; `java_properties` system properties of the server, which may be changed for its next start.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ZooKeeperServer:
         self.tick_time = tick_time
         self.port = _free_port()
         self._properties = dict(properties or {})
-        self._java_properties = dict(java_properties or {})
+        self.java_properties = dict(java_properties or {})
         self._directory = Path(tempfile.mkdtemp(prefix="ejpy-zookeeper-"))
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -98,7 +98,7 @@ class ZooKeeperServer:
         configuration = self._directory / "zoo.cfg"
         configuration.write_text("".join(f"{key}={value}\n" for key, value in self._configuration().items()))
         command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
-        command += [f"-D{key}={value}" for key, value in self._java_properties.items()]
+        command += [f"-D{key}={value}" for key, value in self.java_properties.items()]
         command += ["-cp", jars, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
