@@ -13,10 +13,11 @@ import asyncio
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import datetime, timezone
+from types import MappingProxyType
 from typing import Any
 
 from ejpy.errors import JobCancelled, OutcomeUnknown
@@ -60,6 +61,8 @@ class ShardContext:
     """Which item this is: 0 up to `sharding_total_count` - 1."""
     sharding_parameter: str | None
     """The item's own parameter; None without."""
+    props: Mapping[str, str]
+    """The job's `props`, as they were when this attempt began; cannot be changed. ejpy's own settings are not among them."""
     task_id: str
     scheduled_time: datetime
     """The instant that this run is for (not when it began); aware, UTC."""
@@ -81,6 +84,7 @@ class ShardContext:
         self.sharding_total_count = attempt.sharding_total_count
         self.sharding_item = attempt.sharding_item
         self.sharding_parameter = attempt.sharding_parameter
+        self.props = MappingProxyType(dict(attempt.props))
         self.task_id = attempt.task_id
         self.scheduled_time = attempt.scheduled_time
         self.attempt = attempt.attempt
@@ -187,6 +191,7 @@ class ShardContext:
         sharding_total_count: int = 1,
         sharding_item: int = 0,
         sharding_parameter: str | None = None,
+        props: Mapping[str, str] | None = None,
         scheduled_time: datetime = datetime(2026, 1, 1, tzinfo=timezone.utc),
         attempt: int = 1,
         reason: Reason = Reason.SCHEDULED,
@@ -210,6 +215,7 @@ class ShardContext:
                 fencing_token=fencing_token,
                 checkpoint=checkpoint,
                 timeout_seconds=None,
+                props=dict(props or {}),
             ),
             save_error,
         )

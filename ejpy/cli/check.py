@@ -18,6 +18,7 @@ from ejpy.errors import ConfigError
 from ejpy.schedule.cron import fire_times
 
 FIRES_SHOWN = 3
+ONE_OFF = "one-off: runs only when it is triggered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class CheckRow:
 
     job: str
     cron: str | None
+    """None: a one-off job, which has no fires."""
     time_zone: str | None
     sharding_total_count: int
     next_fires: list[str]
@@ -65,14 +67,15 @@ def check(config: str, registry: str | None, output: str) -> None:
     now = SystemClock().now()
     rows = []
     for job in file.jobs:
-        fires = [fire.isoformat(sep=" ") for fire in islice(fire_times(job.cron or "", job.time_zone, now), FIRES_SHOWN)]
+        ahead = fire_times(job.cron, job.time_zone, now) if job.cron is not None else ()
+        fires = [fire.isoformat(sep=" ") for fire in islice(ahead, FIRES_SHOWN)]
         rows.append(CheckRow(job.job_name, job.cron, job.time_zone, job.sharding_total_count, fires))
     if output == "json":
         print_rows(rows, ["job", "cron", "time_zone", "sharding_total_count", "next_fires"], output)
         return
     for row in rows:
         zone = f" ({row.time_zone})" if row.time_zone else ""
-        click.echo(f"{row.job}: {row.sharding_total_count} items, {row.cron}{zone}")
+        click.echo(f"{row.job}: {row.sharding_total_count} items, {ONE_OFF if row.cron is None else row.cron + zone}")
         for fire in row.next_fires:
             click.echo(f"    {fire}")
     click.echo(f"{config}: {len(rows)} job{'' if len(rows) == 1 else 's'}, no errors")

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from types import ModuleType
 
+from ejpy.config.kinds import CLASS_OF_TYPE, known_type
 from ejpy.errors import ConfigError
 from ejpy.job import ShardedJob
 from ejpy.terms import Executor
@@ -22,13 +23,15 @@ LONGEST_MESSAGE = 300
 
 
 def load_class(spec: str) -> type[ShardedJob]:
-    """The class that `spec` (`module:Class`, `package.module:Outer.Inner`) names, importing its module.
+    """The class that `spec` (`module:Class`, `package.module:Outer.Inner`, or a type: `SCRIPT`, `HTTP`) names, importing its
+    module.
 
     Raises ConfigError with one problem: bad form, module not found, import failed, no such attribute (with a close name),
     not a concrete subclass of ShardedJob, an `execute` that cannot be called with a context alone or would run nothing, a
     constructor that needs arguments.
     """
-    module_name, colon, path = spec.partition(":")
+    known = known_type(spec)
+    module_name, colon, path = (CLASS_OF_TYPE[known] if known else spec).partition(":")
     if not colon or not _is_dotted_name(module_name) or not _is_dotted_name(path):
         head, dot, tail = spec.rpartition(".")
         hint = f"; did you mean {head}:{tail}?" if dot and _is_dotted_name(spec) else ""

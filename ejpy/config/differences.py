@@ -15,10 +15,12 @@ from ejpy.config.model import JobConfig, write_value
 NOT_SET = "(not set)"
 HIDDEN = "(hidden)"
 
-_SECRET = re.compile("passw|secret|token|credential|api.?key|private.?key", re.IGNORECASE)
+_SECRET = re.compile("pass|pwd|secret|token|credential|api.?key|private.?key|webhook|ur[il]$", re.IGNORECASE)
+"""An address may hold a password or a token."""
 
-_NOT_COMPARED = ("job_name", "job_class", "overwrite")
-"""The name is the same, another class is a conflict and not a difference, and `overwrite` says who wins."""
+_NOT_COMPARED = ("job_name", "job_class", "python_class", "overwrite")
+"""The name is the same, another class is a conflict and not a difference, the Python class stands in the file only, and
+`overwrite` says who wins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +60,4 @@ def _in_mapping(name: str, mine: Mapping[int | str, str], theirs: Mapping[int | 
 
 
 def _shown(value: object) -> str:
-    return NOT_SET if value is None else write_value(value)
+    return NOT_SET if value is None or value == () else write_value(value)

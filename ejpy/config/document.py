@@ -3,8 +3,8 @@
 Java workers, elasticjob-ui and ejpy share this document, so what is written holds only ElasticJob's own keys: a Java
 worker fails at every fire on a key that it does not know. ejpy's settings go into `props` under `ejpy.…`, and only those
 that differ from their defaults. Every boolean and number is written, since Java reads a missing `misfire` or
-`monitorExecution` as false. Keys that ejpy does not act on (error handlers, listeners, tracing) survive a rewrite as they
-are, tags included.
+`monitorExecution` as false. Keys that ejpy does not act on (the pool's, tracing) survive a rewrite as they are, tags
+included. The class is not in the document, and what Python class stands for it is no other worker's business.
 
 Reading is liberal where Java is (missing keys, unknown keys, any quoting, either name of the pool key) and safe: texts
 only, bounded, no object is ever made from it.
@@ -29,6 +29,7 @@ _PLAIN_FIELDS = (
     "description",
     "disabled",
     "failover",
+    "job_error_handler_type",
     "job_name",
     "job_parameter",
     "job_sharding_strategy_type",
@@ -45,7 +46,10 @@ _PLAIN_FIELDS = (
 )
 """Attributes with a key of their own in ElasticJob's document."""
 
-_OWN_FIELDS = ("catch_up", "misfire_grace", "claim_timeout", "timeout", "executor")
+_LISTENERS = "jobListenerTypes"
+"""The one key of ElasticJob's whose value is a list of texts."""
+
+_OWN_FIELDS = ("catch_up", "misfire_grace", "claim_timeout", "timeout", "executor", "running_marks")
 """ejpy's own attributes, each a text in `props`."""
 
 _ITEM_PARAMETERS_PROP = PROPS_PREFIX + "sharding_item_parameters"
@@ -53,14 +57,12 @@ _STRATEGY_PROP = PROPS_PREFIX + "job_sharding_strategy_type"
 _OWN_PROPS = {PROPS_PREFIX + name: name for name in _OWN_FIELDS}
 
 _DOCUMENT_KEYS = {camel_case(name): name for name in _PLAIN_FIELDS}
-_MODELLED_KEYS = {*_DOCUMENT_KEYS, "props"}
+_MODELLED_KEYS = {*_DOCUMENT_KEYS, _LISTENERS, "props"}
 
 _CARRIED_KEYS = (
-    "jobErrorHandlerType",
     "jobExecutorServiceHandlerType",
     "jobExecutorThreadPoolSizeProviderType",
     "jobExtraConfigurations",
-    "jobListenerTypes",
 )
 """ElasticJob's keys that ejpy does not act on; the pool's was renamed in ElasticJob 3.0.5."""
 
@@ -93,6 +95,8 @@ def to_document(job: JobConfig, previous: bytes | None = None) -> bytes:
         scalar = _plain_value(job, name)
         if scalar is not None:
             entries[camel_case(name)] = scalar
+    if job.job_listener_types:
+        entries[_LISTENERS] = ListNode(tuple(yaml_tree.text_scalar(name) for name in job.job_listener_types))
     props |= _own_props(job)
     if props:
         pairs = tuple((yaml_tree.text_scalar(name), yaml_tree.text_scalar(props[name])) for name in sorted(props))
@@ -154,8 +158,9 @@ def _says_nothing(node: YamlNode) -> bool:
 # ---- reading ------------------------------------------------------------------------------------------------------
 
 
-def from_document(data: bytes, job_name: str, job_class: str) -> JobConfig:
-    """The job that a document describes, with the name of its node and the class text of its root.
+def from_document(data: bytes, job_name: str, job_class: str, python_class: str | None = None) -> JobConfig:
+    """The job that a document describes, with the name of its node, the class text of its root, and the class that the file
+    gives for it.
 
     A missing key means what it means to ElasticJob. Raises ConfigError, naming every key that is wrong; the caller keeps
     the configuration that it has.
@@ -178,10 +183,11 @@ def from_document(data: bytes, job_name: str, job_class: str) -> JobConfig:
         # An item that has a value in both places was edited by somebody who sees ElasticJob's key only.
         **_text_form(str(given.get("sharding_item_parameters", "")), problems),
     }
+    given["job_listener_types"] = _names(root.get(_LISTENERS), problems)
     given["props"] = {name: text for name, text in props.items() if not name.startswith(PROPS_PREFIX)}
     if given.setdefault("job_name", job_name) != job_name:
         problems.append(f"jobName: {shown(given['job_name'])} is not the name of the node")
-    given["job_class"] = job_class
+    given |= {"job_class": job_class, "python_class": python_class}
     try:
         job = JobConfig.model_validate(given)
     except InvalidJob as error:
@@ -221,6 +227,14 @@ def _text(node: YamlNode, key: str, problems: list[str]) -> str:
         return node.text
     problems.append(f"{key}: must be a single value")
     return ""
+
+
+def _names(node: YamlNode | None, problems: list[str]) -> list[str] | str:
+    if node is None or (isinstance(node, Scalar) and node.is_null):
+        return []
+    if isinstance(node, ListNode):
+        return [name for name in (_text(item, _LISTENERS, problems) for item in node.items) if name]
+    return _text(node, _LISTENERS, problems)
 
 
 def _props(node: YamlNode | None, problems: list[str]) -> dict[str, str]:

@@ -7,9 +7,11 @@
         cron: '0 0/5 * * * ?'
         sharding_total_count: 3
 
-Nothing is connected to and nothing is run but the import of the job classes. A problem never hides another one: each key
-is looked at on its own, and a value that YAML cannot read for want of quotes (`cron: */5 …`) is reported and quoted, so
-that the rest of the file is looked at, too. Every problem is one line: `file:line: job 'x': key: what is wrong; what is
+A file of ElasticJob's Spring Boot starter is read, too: `spring` makes one of the above of it, line by line.
+
+Nothing is connected to, and nothing is run but the import of the classes that are named. A problem never hides another one:
+each key is looked at on its own, and a value that YAML cannot read for want of quotes (`cron: */5 …`) is reported and quoted,
+so that the rest of the file is looked at, too. Every problem is one line: `file:line: job 'x': key: what is wrong; what is
 allowed`.
 """
 
@@ -18,28 +20,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
-from ejpy.config import item_parameters, unquoted, values, yaml_tree
-from ejpy.config.classes import executor_for, load_class
+from ejpy.config import item_parameters, job_checks, kinds, spring, unquoted, values, yaml_tree
 from ejpy.config.environment import expand
-from ejpy.config.model import InvalidJob, JobConfig, field_of, file_key
+from ejpy.config.model import Finding, InvalidJob, JobConfig, closest_key, field_of, says_type
 from ejpy.config.registry_url import parse_url
-from ejpy.config.yaml_tree import MapNode, Scalar, YamlNode
-from ejpy.errors import ConfigError, CronError
-from ejpy.schedule import cron
-from ejpy.terms import Executor
+from ejpy.config.yaml_tree import ListNode, MapNode, Scalar, YamlNode
+from ejpy.errors import ConfigError
 from ejpy.wording import closest, one_line, shown
 
 LARGEST_FILE_BYTES = 8 * 1024 * 1024
 _TOP_KEYS = ("registry", "jobs")
-_NEEDED = tuple(file_key(name) for name, info in JobConfig.model_fields.items() if info.is_required() and name != "job_name")
+NEEDED = ("class", "cron", "sharding_total_count")
+"""Keys without which a job in a file is refused; instead of `class` it may have a `type`."""
 _MAPPINGS: dict[str, Callable[[str], int | str]] = {
     "sharding_item_parameters": item_parameters.number,
     "props": values.prop_name,
 }
 """Keys whose value is a mapping, and what a name in it must be."""
-_DAILY = "0 0 0 * * ?"
+_LISTS = ("job_listener_types",)
+"""Keys whose value is a list of texts."""
+_NO_CRON = (
+    "required; give a cron expression, for instance '0 0/5 * * * ?'; for a one-off job, which runs only when it is triggered, "
+    "write cron: null"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,9 @@ class _Reading:
     def __init__(self, file_name: str, environ: Mapping[str, str], now: datetime) -> None:
         self.file_name = file_name
         self.environ = environ
+        self._expand: Callable[[str], str] = partial(expand, environ=environ)
         self.now = now
+        self._is_spring = False
         self.problems: list[tuple[int, str]] = []
         self.warnings: list[tuple[int, str]] = []
 
@@ -116,16 +124,10 @@ class _Reading:
         elif not isinstance(root, MapNode):
             self._problem(root.line, "the file must be a mapping with the key jobs")
         else:
-            for key, node in self._entries(root):
-                if key.text == "registry":
-                    registry = self._text(node, "registry") or None
-                    self._check_registry(node, registry)
-                elif key.text == "jobs":
-                    jobs = node
-                else:
-                    near = closest(key.text, _TOP_KEYS)
-                    meant = f"did you mean {near}?" if near else f"allowed: {', '.join(_TOP_KEYS)}"
-                    self._problem(key.line, key.text, f"unknown key; {meant}")
+            registry_node, jobs = self._spring(root) if spring.is_spring(root) else self._own(root)
+            if registry_node is not None:
+                registry = self._text(registry_node, "registry") or None
+                self._check_registry(registry_node, registry)
             if isinstance(jobs, MapNode) and jobs.entries:
                 return registry, list(self._entries(jobs, "jobs"))
             if jobs is None or isinstance(jobs, MapNode) or (isinstance(jobs, Scalar) and jobs.is_null):
@@ -134,19 +136,42 @@ class _Reading:
                 self._problem(jobs.line, "jobs", "must be a mapping of job names to their keys")
         return registry, []
 
+    def _own(self, root: MapNode) -> tuple[YamlNode | None, YamlNode | None]:
+        """What stands under `registry` and `jobs`."""
+        found: dict[str, YamlNode] = {}
+        for key, node in self._entries(root):
+            if key.text in _TOP_KEYS:
+                found[key.text] = node
+            else:
+                near = closest(key.text, _TOP_KEYS)
+                meant = f"did you mean {near}?" if near else f"allowed: {', '.join(_TOP_KEYS)}"
+                self._problem(key.line, key.text, f"unknown key; {meant}")
+        return found.get("registry"), found.get("jobs")
+
+    def _spring(self, root: MapNode) -> tuple[YamlNode | None, YamlNode | None]:
+        """The same of a file of the Spring Boot starter."""
+        translation = spring.translated(root, self.environ)
+        self._expand, self._is_spring = translation.expand, True
+        for line, problem in translation.problems:
+            self._problem(line, problem)
+        for line, remark in translation.not_honoured:
+            self._report(self.warnings, line, remark)
+        return translation.registry, translation.jobs
+
     def _check_registry(self, node: YamlNode, url: str | None) -> None:
         try:
             if url is not None:
                 parse_url(url)
         except ConfigError as error:
-            self._problem(node.line, *error.problems)
+            for problem in error.problems:
+                self._problem(node.line, problem)
 
     # -- a job --
 
     def _job(self, name: Scalar, node: YamlNode) -> JobConfig | None:
         where = _job(name)
         if not isinstance(node, MapNode):
-            self._problem(name.line, where, f"must be a mapping; it needs {', '.join(_NEEDED)}")
+            self._problem(name.line, where, f"must be a mapping; it needs {', '.join(NEEDED)}")
             return None
         given: dict[str, object] = {"job_name": name.text}
         line_of: dict[str, int] = {}
@@ -164,18 +189,23 @@ class _Reading:
                 if len(self.problems) > before:
                     del given[key.text]
                     unreadable.add(field_name)
-        self._check_class(given, line_of, where)
-        self._check_cron(given, line_of, where)
+        found = job_checks.findings(_by_attribute(given, unreadable), self.now, shared_with_java=self._is_spring)
+        problems, warnings = found.problems, found.remarks
         try:
             job = JobConfig.model_validate(given)
+            warnings += job.warnings()
         except InvalidJob as error:
-            for finding in error.findings:
-                if field_of(finding.key) not in unreadable:
-                    self._problem(line_of.get(finding.key, name.line), where, finding.key, finding.message)
-            return None
-        for finding in job.warnings():
-            written = _written(given, finding.key) or finding.key
-            self._report(self.warnings, line_of.get(written, name.line), where, written, finding.message)
+            job = None
+            problems += [finding for finding in error.findings if field_of(finding.key) not in unreadable]
+        if "cron" not in {field_of(closest_key(key) or key) for key in line_of}:
+            problems.append(Finding("cron", _NO_CRON))
+        class_line = line_of.get(_written(given, "job_class") or "", name.line)
+        for reports, findings in ((self.problems, problems), (self.warnings, warnings)):
+            for finding in findings:
+                written = finding.key if finding.key in line_of else _written(given, finding.key) or finding.key
+                # What a kind of job misses in `props` that are not given is a matter of the class.
+                line = line_of.get(written, class_line if written == "props" else name.line)
+                self._report(reports, line, where, written, finding.message)
         return job
 
     def _same_name(self, name: Scalar, key: Scalar, node: YamlNode) -> None:
@@ -183,46 +213,17 @@ class _Reading:
         if text is not None and text != name.text:
             self._problem(key.line, _job(name), key.text, f"{shown(text)} is not the name that the job stands under; remove it")
 
-    def _check_class(self, given: Mapping[str, object], line_of: Mapping[str, int], where: str) -> None:
-        key = _written(given, "job_class")
-        spec = given[key] if key else None
-        if key is None or not isinstance(spec, str):
-            return
-        executor_key = _written(given, "executor")
-        configured = str(given[executor_key]).strip().lower() if executor_key else ""
-        try:
-            job_class = load_class(spec)
-            key = executor_key or key
-            if configured in [executor.value for executor in Executor]:
-                executor_for(job_class, Executor(configured))
-        except ConfigError as error:
-            self._problem(line_of[key], where, key, *error.problems)
-
-    def _check_cron(self, given: Mapping[str, object], line_of: Mapping[str, int], where: str) -> None:
-        key, zone_key = _written(given, "cron"), _written(given, "time_zone")
-        zone = str(given[zone_key] or "") or None if zone_key else None
-        if zone is not None and zone_key is not None:
-            try:
-                cron.parse(_DAILY, zone, now=self.now)
-            except CronError as error:
-                self._problem(line_of[zone_key], where, zone_key, str(error))
-                zone = None
-        if key is not None and str(given[key]).strip():
-            try:
-                schedule = cron.parse(str(given[key]), zone, now=self.now)
-            except CronError as error:
-                self._problem(line_of[key], where, key, str(error))
-            else:
-                for remark in schedule.remarks:
-                    self._report(self.warnings, line_of[key], where, key, remark)
-
     # -- values --
 
     def _value(self, field_name: str, node: YamlNode, where: str, key: str) -> object:
-        """What the model is given for a key: texts, None, or a mapping of texts."""
+        """What the model is given for a key: texts, None, or a mapping or list of texts."""
         if field_name in _MAPPINGS and isinstance(node, MapNode):
             return self._mapping(_MAPPINGS[field_name], node, where, key)
+        if field_name in _LISTS and isinstance(node, ListNode):
+            return [self._text(item, where, key) or "" for item in node.items] if self._no_tags(node, where, key) else None
         text = self._text(node, where, key)
+        if field_name == "cron":  # None is a job that runs only when it is triggered: not for want of a value
+            return None if isinstance(node, Scalar) and node.is_null and node.text else text
         if isinstance(node, Scalar) and not node.style and not text:  # nothing, or a reference that expands to nothing
             if field_name in _MAPPINGS:
                 return {}
@@ -256,7 +257,7 @@ class _Reading:
         if node.is_null:
             return ""
         try:
-            return expand(node.text, self.environ)
+            return self._expand(node.text)
         except ValueError as error:
             self._problem(node.line, *where, str(error))
             return None
@@ -298,6 +299,16 @@ def _job(name: Scalar) -> str:
 
 def _shown_key(key: Scalar) -> str:
     return shown(key.text).strip("'") if key.text else "''"
+
+
+def _by_attribute(given: Mapping[str, object], unreadable: set[str | None]) -> dict[str, object]:
+    """What a job's keys say, by attribute. A type stands for its class; one that ejpy does not have is left to the model."""
+    found: dict[str, object] = {name: None for name in unreadable if name is not None}
+    for key, value in given.items():
+        attribute = field_of(key)
+        if attribute is not None:
+            found.setdefault(attribute, kinds.known_type(str(value)) if says_type(key) else value)
+    return found
 
 
 def _written(given: Mapping[str, object], field_name: str) -> str | None:

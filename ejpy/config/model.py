@@ -18,10 +18,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 from typing_extensions import Self
 
-from ejpy.config import durations, values
+from ejpy.config import durations, kinds, values
 from ejpy.errors import ConfigError
 from ejpy.terms import CatchUp, Executor
-from ejpy.wording import closest, one_line
+from ejpy.wording import closest, one_line, shown
 
 MOST_ITEMS = 100_000
 _JAVA_INT = (-(2**31), 2**31 - 1)
@@ -74,9 +74,9 @@ class JobConfig(BaseModel):
     job_name: Annotated[str, BeforeValidator(values.job_name)]
     """At most 200 characters, without `/`, `@-@` and control characters."""
     job_class: Text
-    """`module:Class`. From a registry with Java workers it may be any text."""
-    cron: Annotated[str | None, BeforeValidator(values.cron)]
-    """When the job fires. None only from a registry: an ElasticJob one-off job."""
+    """What the registry knows the job by: `module:Class`, `SCRIPT` or `HTTP`; with Java workers their class, or any text."""
+    cron: Annotated[str | None, BeforeValidator(values.cron)] = None
+    """When the job fires. None: a one-off job, which runs when it is triggered."""
     time_zone: OptionalText = None
     """Zone of the cron expression; None: the worker's."""
     sharding_total_count: Annotated[int, BeforeValidator(values.whole(1, MOST_ITEMS))]
@@ -103,6 +103,10 @@ class JobConfig(BaseModel):
     max_time_diff_seconds: JavaInt = -1
     """A worker whose clock differs more from the registry's runs nothing of the job. Below 0: it is only warned of."""
     static_sharding: Flag = False
+    job_error_handler_type: OptionalText = None
+    """Who is told of failures: a name that `ejpy.error_handlers.handler_class` knows; None: LOG. From a registry, any text."""
+    job_listener_types: Annotated[tuple[str, ...], BeforeValidator(values.names)] = ()
+    """Who is called before and after each fire: names for `ejpy.listeners.listener_class`. From a registry, any texts."""
 
     catch_up: Annotated[CatchUp, BeforeValidator(values.choice(CatchUp))] = CatchUp.LATEST
     misfire_grace: Duration = timedelta(minutes=5)
@@ -113,6 +117,16 @@ class JobConfig(BaseModel):
     """How long one attempt may run; None: without limit."""
     executor: Annotated[Executor | None, BeforeValidator(values.optional(values.choice(Executor)))] = None
     """None: asyncio for `async def execute`, else a thread."""
+    running_marks: Flag = False
+    """Write ElasticJob's marks of running, missed and failed over items also while no Java worker is there: for
+    elasticjob-ui."""
+    python_class: OptionalText = None
+    """`module:Class` to run here if `job_class` does not name it. A matter of this worker alone: it is never stored."""
+
+    @property
+    def body_class(self) -> str:
+        """What a body is made of, for `load_class`: `module:Class`, or the type of a typed job."""
+        return self.python_class or self.job_class
 
     @model_validator(mode="wrap")
     @classmethod
@@ -151,18 +165,16 @@ class JobConfig(BaseModel):
 
 REQUIRED = {
     "job_name": "required; give the job a name",
-    "job_class": "required; give the job's class as module:Class",
-    "cron": "required; give a cron expression, for instance '0 0/5 * * * ?'",
+    "job_class": f"required; give the job's class as module:Class, or its type: {', '.join(kinds.CLASS_OF_TYPE)}",
     "sharding_total_count": f"required; a whole number from 1 to {MOST_ITEMS}",
 }
 
-_UNSUPPORTED = (
-    "job_error_handler_type",
-    "job_listener_types",
+UNSUPPORTED = (
     "job_executor_thread_pool_size_provider_type",
     "job_executor_service_handler_type",
     "job_extra_configurations",
 )
+"""ElasticJob's keys that would have no effect."""
 
 
 def camel_case(name: str) -> str:
@@ -171,19 +183,31 @@ def camel_case(name: str) -> str:
     return first + "".join(other.capitalize() for other in others)
 
 
+_TYPE_KEYS = ("type", "job_type", "elastic_job_type")
+
+
 def _spellings() -> dict[str, str]:
-    spellings = {"class": "job_class", "sharding_strategy": "job_sharding_strategy_type"}
+    spellings = {"class": "job_class", "elastic_job_class": "job_class", "sharding_strategy": "job_sharding_strategy_type"}
+    spellings |= dict.fromkeys(_TYPE_KEYS, "job_class")
     spellings |= {name: name for name in JobConfig.model_fields}
     return spellings | {camel_case(key): field for key, field in spellings.items()}
 
 
 _FIELD_OF = _spellings()
-_UNSUPPORTED_SPELLINGS = {spelling for key in _UNSUPPORTED for spelling in (key, camel_case(key))}
+SPELLINGS = tuple(_FIELD_OF)
+"""All keys, in all spellings."""
+_TYPE_SPELLINGS = {spelling for key in _TYPE_KEYS for spelling in (key, camel_case(key))}
+_UNSUPPORTED_SPELLINGS = {spelling for key in UNSUPPORTED for spelling in (key, camel_case(key))}
 
 
 def field_of(key: str) -> str | None:
     """The `JobConfig` attribute that a key sets, in whichever spelling; None for a key that does not exist."""
     return _FIELD_OF.get(key)
+
+
+def says_type(key: str) -> bool:
+    """Whether a key gives the class of a job by naming its type."""
+    return key in _TYPE_SPELLINGS
 
 
 def write_value(value: object) -> str:
@@ -194,6 +218,8 @@ def write_value(value: object) -> str:
         return durations.write(value)
     if isinstance(value, Enum):
         return str(value.value)
+    if isinstance(value, tuple):
+        return ",".join(value)
     return str(value)
 
 
@@ -229,9 +255,28 @@ def _by_field(data: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, str], 
         field = field_of(key) if isinstance(key, str) else None
         if field is None:
             findings.append(Finding(str(key), unknown_key(key)))
-        elif field in written:
-            findings.append(Finding(key, f"given twice, also as {written[field]}"))
-        else:
+        elif field not in written:
             written[field] = key
             by_field[field] = value
+        elif says_type(key) != says_type(written[field]):
+            findings.append(Finding(key, f"a job has a class or a type, and {written[field]} is given, too; remove one"))
+        else:
+            findings.append(Finding(key, f"given twice, also as {written[field]}"))
+    if says_type(written.get("job_class", "")):
+        findings += _type_as_class(by_field, written["job_class"])
     return by_field, written, findings
+
+
+def _type_as_class(by_field: dict[str, Any], key: str) -> list[Finding]:
+    """Put a type, as it is stored, for the class. A type that ejpy does not have is Java's, and needs a class here."""
+    given = by_field["job_class"]
+    if not isinstance(given, str):
+        return []
+    known = kinds.known_type(given)
+    if known is not None:
+        by_field["job_class"] = known
+    elif not by_field.get("python_class"):
+        allowed = ", ".join(kinds.CLASS_OF_TYPE)
+        more = "any other needs python_class; for a class of your own give class instead of a type"
+        return [Finding(key, f"{shown(given)} is not allowed; allowed: {allowed}; {more}")]
+    return []

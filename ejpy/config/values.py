@@ -45,9 +45,9 @@ def optional_text(value: object) -> str | None:
 
 
 def cron(value: object) -> str | None:
-    """The text of a cron expression. None: the job has no schedule (an ElasticJob one-off job)."""
+    """The text of a cron expression. None: the job has no schedule (a one-off job)."""
     if value is not None and not text(value).strip():
-        raise ValueError("empty; give a cron expression, for instance '0 0/5 * * * ?'")
+        raise ValueError("empty; give a cron expression, for instance '0 0/5 * * * ?', or null for a one-off job")
     return optional_text(value)
 
 
@@ -140,6 +140,19 @@ def props(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{shown(value)} is not allowed; allowed: a mapping of names to texts")
     return {prop_name(name): text(prop) for name, prop in value.items()}
+
+
+def names(value: object) -> tuple[str, ...]:
+    """Names, from a list of them or from a text with commas between them."""
+    if isinstance(value, str):
+        value = value.split(",") if value.strip() else []
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"{shown(value)} is not allowed; allowed: [first, second] or 'first,second'")
+    found = tuple(text(name).strip() for name in value)
+    for name in found:
+        if not name or "," in name:
+            raise ValueError(f"{shown(name)} is not a name; allowed: [first, second] or 'first,second'")
+    return found
 
 
 def prop_name(value: object) -> str:

@@ -15,8 +15,8 @@ lost its token: whatever it writes through ejpy is refused.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -29,7 +29,7 @@ class Attempt:
 
     job_name: str
     job_class: str
-    """`module:Class`."""
+    """What the body is made of: `module:Class`, or the type of a typed job (`SCRIPT`, `HTTP`)."""
     job_parameter: str
     sharding_total_count: int
     sharding_item: int
@@ -42,6 +42,8 @@ class Attempt:
     checkpoint: Any
     """What an earlier attempt of the same fire and item saved last (a JSON value); None without."""
     timeout_seconds: float | None
+    props: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The job's `props`, without ejpy's own settings."""
 
     @property
     def idempotency_key(self) -> str:

@@ -78,6 +78,7 @@ def attempt_to_wire(attempt: Attempt) -> Message:
     document = {name: getattr(attempt, name) for name in Attempt.__dataclass_fields__}
     document["scheduled_time"] = attempt.scheduled_time.isoformat()
     document["reason"] = attempt.reason.value
+    document["props"] = dict(attempt.props)
     return document
 
 

@@ -30,11 +30,14 @@ OTHER_VALUES: dict[str, tuple[Any, Difference]] = {
     "reconcile_interval_minutes": (0, Difference("reconcile_interval_minutes", "0", "10")),
     "max_time_diff_seconds": (5, Difference("max_time_diff_seconds", "5", "-1")),
     "static_sharding": (True, Difference("static_sharding", "true", "false")),
+    "job_error_handler_type": ("EMAIL", Difference("job_error_handler_type", "EMAIL", "(not set)")),
+    "job_listener_types": (["a", "b"], Difference("job_listener_types", "a,b", "(not set)")),
     "catch_up": ("none", Difference("catch_up", "none", "latest")),
     "misfire_grace": ("1h", Difference("misfire_grace", "1h", "5m")),
     "claim_timeout": (timedelta(seconds=1), Difference("claim_timeout", "1s", "30s")),
     "timeout": ("90s", Difference("timeout", "1m30s", "(not set)")),
     "executor": ("process", Difference("executor", "process", "(not set)")),
+    "running_marks": (True, Difference("running_marks", "true", "false")),
 }
 
 
@@ -52,12 +55,16 @@ def test_g6_a_key_that_differs_is_told_with_both_values(key: str) -> None:
 
 
 def test_g6_every_key_is_compared_but_those_that_are_no_difference() -> None:
-    assert set(JobConfig.model_fields) - set(OTHER_VALUES) == {"job_name", "job_class", "overwrite"}
+    assert set(JobConfig.model_fields) - set(OTHER_VALUES) == {"job_name", "job_class", "python_class", "overwrite"}
 
 
-def test_g6_overwrite_itself_and_the_class_are_no_difference() -> None:
+def test_g6_overwrite_itself_and_the_classes_are_no_difference() -> None:
     assert differences(job(), job()) == []
-    assert differences(job(overwrite=True, job_class="a:B"), job(job_class="")) == []
+    assert differences(job(overwrite=True, job_class="a:B", python_class="c:D"), job(job_class="")) == []
+
+
+def test_g6_a_job_that_is_one_off_on_one_side_only_is_a_difference() -> None:
+    assert differences(job(cron=None), job()) == [Difference("cron", "(not set)", "0 0 12 * * ?")]
 
 
 def test_g6_all_differences_are_listed() -> None:
@@ -74,7 +81,10 @@ def test_g6_all_differences_are_listed() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["email.password", "dingtalk.secret", "access-Token", "API_KEY", "aws.credentials"])
+@pytest.mark.parametrize(
+    "name",
+    ["email.password", "dingtalk.secret", "access-Token", "API_KEY", "aws.credentials", "slack.webhook", "http.uri", "db_pwd"],
+)
 def test_k5_a_secret_in_props_is_not_shown(name: str) -> None:
     found = differences(job(props={name: "s3cret"}), job(props={name: "0ther"}))
     assert found == [Difference(f"props.{name}", "(hidden)", "(hidden)")]

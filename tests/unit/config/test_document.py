@@ -91,6 +91,10 @@ def test_only_keys_that_every_java_worker_knows_are_written() -> None:
         claim_timeout="10s",
         timeout="90s",
         executor="process",
+        running_marks=True,
+        job_error_handler_type="EMAIL",
+        job_listener_types=["audit", "shop.jobs:Listener"],
+        python_class="shop.jobs:Orders",
     )
     assert to_document(every).decode() == textwrap.dedent(
         """\
@@ -98,6 +102,10 @@ def test_only_keys_that_every_java_worker_knows_are_written() -> None:
         description: ''
         disabled: false
         failover: false
+        jobErrorHandlerType: EMAIL
+        jobListenerTypes:
+        - audit
+        - shop.jobs:Listener
         jobName: job-0
         jobParameter: ''
         jobShardingStrategyType: ODEVITY
@@ -111,6 +119,7 @@ def test_only_keys_that_every_java_worker_knows_are_written() -> None:
           ejpy.claim_timeout: 10s
           ejpy.executor: process
           ejpy.misfire_grace: 1h
+          ejpy.running_marks: 'true'
           ejpy.sharding_item_parameters: '{"1": "x=1,y=2"}'
           ejpy.timeout: 1m30s
           streaming.process: 'true'
@@ -130,7 +139,7 @@ def test_a_strategy_that_java_does_not_know_is_not_in_its_key() -> None:
 
 
 def test_a_default_is_left_out_where_elasticjob_leaves_it_out() -> None:
-    document = to_document(job()).decode()
+    document = to_document(job(job_error_handler_type="", job_listener_types=[])).decode()
     assert "Type" not in document
     assert "props" not in document
     assert "timeZone" not in document
@@ -177,6 +186,9 @@ JOBS = st.builds(
     claim_timeout=DURATION,
     timeout=st.none() | DURATION,
     executor=st.none() | st.sampled_from(Executor),
+    running_marks=st.booleans(),
+    job_error_handler_type=st.none() | TEXT,
+    job_listener_types=st.lists(TEXT.map(str.strip).filter(lambda name: name and "," not in name)).map(tuple),
 )
 
 
@@ -215,8 +227,10 @@ def test_any_quoting_order_and_style_is_read(text: str) -> None:
     [
         "jobExecutorServiceHandlerType: CPU",
         "jobExecutorThreadPoolSizeProviderType: CPU",
-        "jobErrorHandlerType: LOG",
-        "jobListenerTypes: [a, b]",
+        "jobErrorHandlerType: ''",
+        "jobListenerTypes: []",
+        "jobListenerTypes: ['']",
+        "jobListenerTypes:",
         "keyOfALaterRelease: {a: [b]}",
         "jobShardingStrategyType: ''",
         "jobShardingStrategyType: avg_allocation",
@@ -230,6 +244,20 @@ def test_any_quoting_order_and_style_is_read(text: str) -> None:
 )
 def test_what_others_write_besides_is_tolerated(line: str) -> None:
     assert read(GOLDEN + line + "\n") == read(GOLDEN)
+
+
+def test_handlers_and_listeners_that_only_java_knows_are_read() -> None:
+    config = read(GOLDEN + "jobErrorHandlerType: OWN\njobListenerTypes: [a, 010]\n")
+    assert (config.job_error_handler_type, config.job_listener_types) == ("OWN", ("a", "010"))
+    assert read(GOLDEN + "jobListenerTypes: a,b\n").job_listener_types == ("a", "b")
+
+
+def test_the_class_to_run_is_not_taken_from_a_document() -> None:
+    document = GOLDEN + "pythonClass: evil:Job\nprops: {ejpy.python_class: 'evil:Job'}\n"
+    assert from_document(document.encode(), "job-0", "com.acme.Job").body_class == "com.acme.Job"
+    config = from_document(document.encode(), "job-0", "com.acme.Job", "shop.jobs:Orders")
+    assert (config.job_class, config.body_class) == ("com.acme.Job", "shop.jobs:Orders")
+    assert b"shop" not in to_document(config)
 
 
 def test_nothing_given_is_as_if_the_key_was_missing() -> None:
@@ -272,6 +300,10 @@ def test_an_edit_of_elasticjobs_own_keys_counts() -> None:
         (GOLDEN.replace("jobName: job-0", "jobName: job-1"), "jobName: 'job-1' is not the name of the node"),
         (GOLDEN.replace("0=Beijing", "0=a=b"), "shardingItemParameters: '0=a=b' is not of the form item=value"),
         (GOLDEN + "jobShardingStrategyType: OWN_STRATEGY\n", "jobShardingStrategyType: 'OWN_STRATEGY' is not"),
+        (GOLDEN + "jobListenerTypes: [[a]]\n", "jobListenerTypes: must be a single value"),
+        (GOLDEN + "jobListenerTypes: {a: b}\n", "jobListenerTypes: must be a single value"),
+        (GOLDEN + "jobListenerTypes: [!!java.Foo {}]\n", "jobListenerTypes: the tag 'tag:yaml.org,2002:java.Foo' is not allowed"),
+        (GOLDEN + "props: {ejpy.running_marks: x}\n", "props: ejpy.running_marks: 'x' is not allowed; "),
         (GOLDEN + "props: [a]\n", "props: must be a mapping"),
         (GOLDEN + "props: {a: [b]}\n", "props: a: must be a single value"),
         (GOLDEN + "props: {ejpy.timeout: soon}\n", "props: ejpy.timeout: 'soon' is not a duration; "),
@@ -331,15 +363,12 @@ jobExtraConfigurations:
 
 
 def test_what_ejpy_does_not_act_on_survives_a_rewrite_tags_included() -> None:
-    previous = (
-        "jobErrorHandlerType: EMAIL\njobExecutorServiceHandlerType: CPU\n"
-        + TRACING
-        + "jobListenerTypes:\n- a\n- 'true'\n"
-        + GOLDEN
-    )
-    rewritten = to_document(job(failover=True), previous=previous.encode()).decode()
+    previous = "jobExecutorServiceHandlerType: CPU\njobExecutorThreadPoolSizeProviderType: 'CPU'\n" + TRACING + GOLDEN
+    rewritten = to_document(job(failover=True, job_listener_types=["a", "true"]), previous=previous.encode()).decode()
     assert TRACING in rewritten
-    assert "\njobErrorHandlerType: EMAIL\njobExecutorServiceHandlerType: CPU\njobExtraConfigurations:\n" in rewritten
+    assert (
+        "\njobExecutorServiceHandlerType: CPU\njobExecutorThreadPoolSizeProviderType: 'CPU'\njobExtraConfigurations:\n"
+    ) in rewritten
     assert "\njobListenerTypes:\n- a\n- 'true'\njobName: job-0\n" in rewritten
     assert "\nfailover: true\n" in rewritten
     keys = [line.partition(":")[0] for line in rewritten.splitlines() if line[0].isalpha()]
@@ -349,7 +378,8 @@ def test_what_ejpy_does_not_act_on_survives_a_rewrite_tags_included() -> None:
 def test_what_says_nothing_or_is_unknown_to_elasticjob_is_not_carried_on() -> None:
     previous = (
         GOLDEN
-        + "jobErrorHandlerType: ''\njobListenerTypes: []\njobExecutorServiceHandlerType:\nunknown: x\nlabel: old\n"
+        + "jobExecutorThreadPoolSizeProviderType: ''\njobExtraConfigurations: []\njobExecutorServiceHandlerType:\n"
+        + "unknown: x\nlabel: old\njobErrorHandlerType: EMAIL\njobListenerTypes: [a]\n"
         + "props: {old: x}\n"
     )
     assert to_document(job(), previous=previous.encode()) == to_document(job())

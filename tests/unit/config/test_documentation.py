@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ejpy.config.file import NEEDED
 from ejpy.config.model import JobConfig, camel_case, field_of, file_key, write_value
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
@@ -34,11 +35,11 @@ def test_the_reference_gives_spelling_and_default(key: str) -> None:
     assert spelling == ("–" if key == "class" else f"`{camel_case(name)}`")
     info = JobConfig.model_fields[name]
     value = info.get_default(call_default_factory=True) if not info.is_required() else None
-    if info.is_required():
+    if key in NEEDED:
         expected = {"required"}
     elif value is None:
         expected = {"none", "the worker's", "by class"}
-    elif value == {}:
+    elif value in ({}, ()):
         expected = {"none", "`{}`"}
     else:
         expected = {f"`{write_value(value)}`" if value != "" else "`''`"}

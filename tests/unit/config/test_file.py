@@ -128,6 +128,132 @@ def test_a_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path: Path) ->
     assert [job.job_name for job in load_file(path, {}, now=NOW).jobs] == ["orders"]
 
 
+# ---- kinds of job, classes, handlers, listeners -------------------------------------------------------------------------
+
+
+def test_a_job_of_a_type_needs_no_class() -> None:
+    file = load(
+        """\
+        jobs:
+          backup:
+            type: script
+            cron: '@daily'
+            sharding_total_count: 1
+            props: {script.command.line: 'backup.sh --all'}
+          ping:
+            type: HTTP
+            cron: '@daily'
+            sharding_total_count: 1
+            props: {http.uri: 'http://localhost/ping', http.method: GET}
+        """
+    )
+    assert [(job.job_class, job.body_class) for job in file.jobs] == [("SCRIPT", "SCRIPT"), ("HTTP", "HTTP")]
+
+
+SCRIPT = GOOD.replace("class: shop.jobs:Orders", "type: SCRIPT")
+
+
+def test_g8_a_script_job_without_a_command_line_is_refused_when_it_is_loaded() -> None:
+    missing = "job 'orders': props: script.command.line: is missing; it must be a command, such as /opt/report/run.sh --daily"
+    assert problems(SCRIPT) == [f"jobs.yml:3: {missing}"]
+    assert problems(SCRIPT + "    props: {script.command.line: ''}\n") == [f"jobs.yml:6: {missing}"]
+    [misspelled, _] = problems(SCRIPT + "    props: {script.comand.line: x}\n")
+    assert misspelled.endswith("unknown name; did you mean script.command.line?")
+
+
+def test_the_props_of_other_kinds_are_checked_too(module: Callable[[str, str], Path]) -> None:
+    assert problems(SCRIPT.replace("SCRIPT", "HTTP"))[0].startswith("jobs.yml:3: job 'orders': props: http.uri: ")
+    module(
+        "flow",
+        """
+        from ejpy.jobs import DataflowJob
+        class Flow(DataflowJob):
+            def fetch_data(self, shard_ctx): pass
+            def process_data(self, shard_ctx, data): pass
+        """,
+    )
+    text = with_keys("props: {streaming.process: perhaps}")
+    assert load(text).jobs, "the props of a simple job are its own"
+    assert problems(text.replace("shop.jobs:Orders", "flow:Flow")) == [
+        "jobs.yml:6: job 'orders': props: streaming.process: 'perhaps' is not allowed; allowed: true, false"
+    ]
+
+
+def test_props_that_cannot_be_read_are_one_problem() -> None:
+    [found] = problems(SCRIPT + "    props: {script.command.line: '${NOT_SET}'}\n")
+    assert "NOT_SET is not set" in found
+
+
+def test_class_and_type_exclude_each_other_and_one_is_needed() -> None:
+    assert problem("type: HTTP").startswith(
+        "jobs.yml:6: job 'orders': type: a job has a class or a type, and class is given, too"
+    )
+    assert problems(GOOD.replace("class: shop.jobs:Orders", "type: DATAFLOW")) == [
+        "jobs.yml:3: job 'orders': type: 'DATAFLOW' is not allowed; allowed: SCRIPT, HTTP; any other needs python_class; "
+        "for a class of your own give class instead of a type"
+    ]
+
+
+def test_a_java_class_is_run_by_a_python_class() -> None:
+    text = GOOD.replace("shop.jobs:Orders", "com.acme.Orders")
+    assert problems(text)[0].startswith("jobs.yml:3: job 'orders': class: 'com.acme.Orders' is not of the form module:Class")
+    [job] = load(text + "    python_class: shop.jobs:Fetch\n").jobs
+    assert (job.job_class, job.body_class) == ("com.acme.Orders", "shop.jobs:Fetch")
+    assert problems(text + "    python_class: shop.jobs:Ftch\n") == [
+        "jobs.yml:6: job 'orders': python_class: module shop.jobs has no class Ftch; did you mean Fetch?"
+    ]
+    assert problems(text + "    python_class: shop.jobs:Fetch\n    executor: thread\n")[0].startswith(
+        "jobs.yml:7: job 'orders': executor: thread cannot run Fetch"
+    )
+
+
+def test_an_error_handler_is_one_that_is_known_and_has_what_it_needs() -> None:
+    assert load(with_keys("job_error_handler_type: ignore")).jobs[0].job_error_handler_type == "ignore"
+    assert problem("jobErrorHandlerType: EMIAL") == (
+        "jobs.yml:6: job 'orders': jobErrorHandlerType: error handler 'EMIAL' is unknown; did you mean EMAIL?"
+    )
+    found = problems(with_keys("job_error_handler_type: WECHAT", "props: {wechat.webhook: 'ftp://hunter2'}"))
+    assert found == [
+        "jobs.yml:7: job 'orders': props: wechat.webhook: not an address that begins with https:// or http:// "
+        "(it is not shown here)"
+    ]
+
+
+def test_listeners_are_a_list_or_a_text_and_are_loaded(module: Callable[[str, str], Path]) -> None:
+    module("listening", "from ejpy.listeners import JobListener\nclass A(JobListener): pass\nclass B(JobListener): pass\n")
+    for written in ("[listening:A, listening:B]", "listening:A, listening:B", "\n    - listening:A\n    - listening:B"):
+        assert load(with_keys(f"job_listener_types: {written}")).jobs[0].job_listener_types == ("listening:A", "listening:B")
+    assert load(with_keys("jobListenerTypes:")).jobs[0].job_listener_types == ()
+    found = problem("jobListenerTypes: [listening:A, listening:C]")
+    assert found.startswith("jobs.yml:6: job 'orders': jobListenerTypes: listening:C cannot be loaded: ")
+    assert "a mapping is not allowed here" in problem("job_listener_types: [{a: b}]")
+    assert "the tag '!x' is not allowed" in problem("job_listener_types: !x [a]")
+
+
+# ---- one-off jobs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("null", ["null", "~", "NULL"])
+def test_a_cron_that_is_null_makes_a_one_off_job(null: str) -> None:
+    assert load(GOOD.replace("'0 0/5 * * * ?'", null)).jobs[0].cron is None
+
+
+@pytest.mark.parametrize("cron", ["", "''", "' '", "${CRON:}"])
+def test_a_cron_without_a_value_is_a_mistake(cron: str) -> None:
+    assert problems(GOOD.replace("'0 0/5 * * * ?'", cron)) == [
+        "jobs.yml:4: job 'orders': cron: empty; give a cron expression, for instance '0 0/5 * * * ?', or null for a one-off job"
+    ]
+
+
+def test_g4_a_cron_that_was_forgotten_is_told_what_a_one_off_job_needs() -> None:
+    [found] = problems(GOOD.replace("    cron: '0 0/5 * * * ?'\n", ""))
+    assert found == (
+        "jobs.yml:2: job 'orders': cron: required; give a cron expression, for instance '0 0/5 * * * ?'; "
+        "for a one-off job, which runs only when it is triggered, write cron: null"
+    )
+    assert problems(GOOD.replace("cron:", "crom:")) == ["jobs.yml:4: job 'orders': crom: unknown key; did you mean cron?"]
+
+
 # ---- G4: everything that is wrong, at once ------------------------------------------------------------------------
 
 
@@ -152,7 +278,7 @@ def test_g4_all_errors_of_a_file_are_listed_in_one_go_in_the_order_of_lines() ->
             sharding_total_count: 0
             sharding_item_parameters: {0: a, x: b}
             failover: perhaps
-            job_listener_types: x
+            job_extra_configurations: x
         """
     )
     begun = [
@@ -172,7 +298,7 @@ def test_g4_all_errors_of_a_file_are_listed_in_one_go_in_the_order_of_lines() ->
         "jobs.yml:16: job 'c': sharding_total_count: '0' is not allowed; allowed: a whole number from 1 to 100000",
         "jobs.yml:17: job 'c': sharding_item_parameters: 'x' is not an item number; ",
         "jobs.yml:18: job 'c': failover: 'perhaps' is not allowed; allowed: true, false",
-        "jobs.yml:19: job 'c': job_listener_types: not supported: ",
+        "jobs.yml:19: job 'c': job_extra_configurations: not supported: ",
     ]
     assert [line[: len(expected)] for line, expected in zip(found, begun, strict=True)] == begun
 
@@ -394,6 +520,15 @@ def test_a_registry_that_cannot_be_is_told_with_its_line_and_with_the_others() -
     *others, last = problems(text)
     assert len(others) == 2
     assert last.startswith("jobs.yml:4: registry: '…@db/x' is not a registry URL; it starts with one of zookeeper://")
+
+
+def test_g10_a_bad_host_or_port_is_told_with_its_line() -> None:
+    found = problems("jobs:\n  orders:\n    class: shop.jobs:Orders\nregistry: 'zookeeper://zk:2181,zk2:port,/x'\n")
+    assert [line.partition(": entry")[2] for line in found[-2:]] == [
+        " 2 ('zk2:port'): the port must be a number from 1 to 65535",
+        " 3 (''): it is empty; write host:port and remove surplus commas",
+    ]
+    assert all(line.startswith("jobs.yml:4: registry: ZooKeeper servers ") for line in found[-2:])
 
 
 def test_a_registry_of_the_environment_is_looked_at_as_it_comes_out() -> None:

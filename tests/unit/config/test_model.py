@@ -41,6 +41,10 @@ def test_the_defaults() -> None:
         "reconcile_interval_minutes": 10,
         "max_time_diff_seconds": -1,
         "static_sharding": False,
+        "python_class": None,
+        "job_error_handler_type": None,
+        "job_listener_types": (),
+        "running_marks": False,
         "catch_up": CatchUp.LATEST,
         "misfire_grace": timedelta(minutes=5),
         "claim_timeout": timedelta(seconds=30),
@@ -69,6 +73,10 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "claim_timeout": ("2", timedelta(seconds=2)),
     "timeout": ("500ms", timedelta(milliseconds=500)),
     "executor": ("process", Executor.PROCESS),
+    "python_class": ("shop.jobs:Other", "shop.jobs:Other"),
+    "job_error_handler_type": ("EMAIL", "EMAIL"),
+    "job_listener_types": ("audit, shop.jobs:Listener", ("audit", "shop.jobs:Listener")),
+    "running_marks": ("on", True),
 }
 
 
@@ -103,7 +111,7 @@ def test_a_config_cannot_be_changed() -> None:
 
 def test_all_that_is_missing_is_told_at_once() -> None:
     found = problems({})
-    assert [line.partition(":")[0] for line in found] == ["job_name", "class", "cron", "sharding_total_count"]
+    assert [line.partition(":")[0] for line in found] == ["job_name", "class", "sharding_total_count"]
     assert all("required" in line for line in found)
 
 
@@ -182,7 +190,7 @@ def test_an_unknown_key_that_is_like_none_lists_the_keys() -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["job_error_handler_type", "jobListenerTypes", "jobExecutorThreadPoolSizeProviderType", "job_extra_configurations"],
+    ["jobExecutorThreadPoolSizeProviderType", "job_executor_service_handler_type", "job_extra_configurations"],
 )
 def test_a_key_of_elasticjob_without_effect_is_refused_as_such(key: str) -> None:
     assert problems({**LEAST, key: "LOG"}) == [
@@ -221,9 +229,53 @@ def test_a_text_must_be_one_that_can_be_stored() -> None:
     assert problems({**LEAST, "description": "\ud800"}) == ["description: '\\ud800' holds half a character (a lone surrogate)"]
 
 
-def test_a_job_without_cron_can_come_from_a_registry_only() -> None:
+def test_a_job_without_cron_is_a_one_off_job_and_an_empty_cron_is_a_mistake() -> None:
     assert job(cron=None).cron is None
+    assert JobConfig(job_name="orders", job_class="shop.jobs:Orders", sharding_total_count=1).cron is None
     assert problems({**LEAST, "cron": " "})[0].startswith("cron: empty")
+
+
+# ---- classes and types ----------------------------------------------------------------------------------------------
+
+
+def without_class(**keys: Any) -> dict[str, Any]:
+    return {key: value for key, value in LEAST.items() if key != "job_class"} | keys
+
+
+@pytest.mark.parametrize("key", ["type", "jobType", "elasticJobType"])
+@pytest.mark.parametrize(("text", "stored"), [("SCRIPT", "SCRIPT"), ("http", "HTTP"), (" Script ", "SCRIPT")])
+def test_a_type_stands_for_its_class_and_is_what_the_registry_holds(key: str, text: str, stored: str) -> None:
+    config = JobConfig.model_validate(without_class(**{key: text}))
+    assert (config.job_class, config.body_class) == (stored, stored)
+
+
+def test_a_type_that_ejpy_does_not_have_needs_a_python_class() -> None:
+    assert problems(without_class(type="PRINT")) == [
+        "type: 'PRINT' is not allowed; allowed: SCRIPT, HTTP; any other needs python_class; "
+        "for a class of your own give class instead of a type"
+    ]
+    config = JobConfig.model_validate(without_class(type="PRINT", python_class="shop.jobs:Print"))
+    assert (config.job_class, config.body_class) == ("PRINT", "shop.jobs:Print")
+
+
+def test_a_job_has_a_class_or_a_type() -> None:
+    assert problems(without_class(**{"class": "a:B", "type": "HTTP"})) == [
+        "type: a job has a class or a type, and class is given, too; remove one"
+    ]
+    [found] = problems(without_class())
+    assert found == "class: required; give the job's class as module:Class, or its type: SCRIPT, HTTP"
+
+
+def test_the_python_class_is_run_in_place_of_the_class_that_the_registry_holds() -> None:
+    config = job(job_class="com.acme.Job", python_class="shop.jobs:Orders")
+    assert (config.job_class, config.body_class) == ("com.acme.Job", "shop.jobs:Orders")
+    assert job(python_class="").body_class == LEAST["job_class"]
+
+
+@pytest.mark.parametrize("value", [5, {"a": "b"}, ["a", ""], ["a,b"], "a,,b", [1], None])
+def test_listeners_are_a_list_of_names(value: object) -> None:
+    [found] = problems({**LEAST, "job_listener_types": value})
+    assert found.startswith("job_listener_types: ")
 
 
 def test_c6_parameters_of_items_that_do_not_exist_are_a_warning() -> None:

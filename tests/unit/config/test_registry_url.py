@@ -16,6 +16,7 @@ from ejpy.errors import ConfigError
         ("zookeeper://zk//shop/", RegistryAddress("zookeeper", "zk", "/shop", 10.0)),
         ("zookeeper://zk", RegistryAddress("zookeeper", "zk", "/ejpy", 10.0)),
         ("zookeeper://me:p%40ss%3A@zk/n", RegistryAddress("zookeeper", "zk", "/n", 10.0, ("me", "p@ss:"))),
+        ("zookeeper://zk1,[::1]:2183/n", RegistryAddress("zookeeper", "zk1,[::1]:2183", "/n", 10.0)),
         ("sqlite:///var/ejpy.db", RegistryAddress("sqlite", "sqlite:///var/ejpy.db", "/ejpy", 5.0)),
         ("sqlite:////tmp/x.db?namespace=shop", RegistryAddress("sqlite", "sqlite:////tmp/x.db", "/shop", 5.0)),
         ("memory://", RegistryAddress("memory", "", "/ejpy", 10.0)),
@@ -39,6 +40,10 @@ def test_meaning(url: str, address: RegistryAddress) -> None:
         ("zookeeper://zk/shop?sesion_timeout=3s", "unknown option sesion_timeout"),
         ("zookeeper://zk/shop?session_timeout=soon", "session_timeout"),
         ("zookeeper://zk/shop?session_timeout=10ms", "out of range"),
+        ("zookeeper://zk:2181,/shop", "registry: ZooKeeper servers 'zk:2181,': entry 2 (''): it is empty"),
+        ("zookeeper://zk:port/shop", "entry 1 ('zk:port'): the port must be a number"),
+        ("zookeeper://[::1/shop", "IPv6 address in brackets"),
+        ("zookeeper://zk/shop#x", "'#' in the URL must be written as %23"),
         ("sqlite://", "no file"),
         ("sqlite://host/x.db", "no file"),
     ],
@@ -51,8 +56,24 @@ def test_mistakes_are_one_line(url: str, says: str) -> None:
     assert "\n" not in problem
 
 
-def test_a_password_is_not_repeated() -> None:
+def test_every_wrong_host_is_named() -> None:
+    """G10."""
+    with pytest.raises(ConfigError) as raised:
+        parse_url("zookeeper://zk1:x,zk2,,zk3:y/shop")
+    assert len(raised.value.problems) == 3
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "zookeper://user:hunter2@zk/shop",
+        "zookeeper://user:hunter2/x@zk/shop",
+        "zookeeper://user:hunter2?x@zk/shop",
+        "zookeeper://user:hunter2#x@zk/shop",
+    ],
+)
+def test_a_password_is_not_repeated(url: str) -> None:
     """K5."""
     with pytest.raises(ConfigError) as raised:
-        parse_url("zookeper://user:hunter2@zk/shop")
+        parse_url(url)
     assert "hunter2" not in str(raised.value)

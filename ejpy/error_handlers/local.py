@@ -1,0 +1,46 @@
+"""The handlers that send nothing: LOG, THROW and IGNORE.
+
+In ElasticJob, THROW throws the error again, which ends the fire on that worker: items whose turn had not come are not run.
+In ejpy the failure of one item never touches another one, so there is nothing to end: an attempt that failed is recorded as
+failed whatever the handler, and THROW logs it as LOG does. It exists so that one configuration serves a mixed cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ejpy.error_handlers.base import JobErrorHandler, JobFailure
+from ejpy.logs import fields
+
+logger = logging.getLogger("ejpy.error_handlers")
+
+
+class LogHandler(JobErrorHandler):
+    """LOG, the default: one record at ERROR, with the stack trace where it is known. Every failure is logged."""
+
+    deduplicated = False
+
+    def handle(self, failure: JobFailure) -> None:
+        if not logger.isEnabledFor(logging.ERROR):
+            return
+        about = {"job": failure.job_name, "item": failure.sharding_item, "scheduled_time": failure.scheduled_time}
+        about |= {"token": failure.fencing_token, "attempt": failure.attempt, "reason": failure.reason}
+        known = {name: value for name, value in about.items() if value is not None}
+        record = logger.makeRecord(
+            logger.name, logging.ERROR, __file__, 0, "failed: %s", (failure.error,), None, extra=fields(**known)
+        )
+        record.exc_text = failure.traceback  # as of a record that comes from another process
+        logger.handle(record)
+
+
+class ThrowHandler(LogHandler):
+    """THROW: logs as LOG does. See the module's text for what it does not do."""
+
+
+class IgnoreHandler(JobErrorHandler):
+    """IGNORE: nothing is done beyond recording the failure, which is not a handler's matter."""
+
+    deduplicated = False
+
+    def handle(self, failure: JobFailure) -> None:
+        """Nothing."""

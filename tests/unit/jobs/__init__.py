@@ -1,0 +1,1 @@
+"""ElasticJob's kinds of job."""
