@@ -51,6 +51,8 @@ class NotRun(str, Enum):
     """Older than `misfire_grace` when somebody could have run it."""
     INTERRUPTED = "interrupted"
     """It was begun, its owner died or had to stop, and `failover` is off."""
+    DISABLED = "disabled"
+    """It was asked for, and the item, its server or the job was disabled before it began."""
 
 
 class JobStatus(str, Enum):

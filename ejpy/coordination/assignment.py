@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
-from ejpy.config.model import ShardingStrategyName
+from ejpy.config.model import JobConfig, ShardingStrategyName
 from ejpy.coordination import sharding
 from ejpy.coordination.changes import InForce
 from ejpy.coordination.ledger import Entry, encode, new_entry
+from ejpy.coordination.marks import is_foreign
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView
 from ejpy.registry.base import Check, Create, Delete, Operation, SetData, operation_bytes
@@ -58,12 +60,39 @@ class Plan:
     moves: tuple[Move, ...]
 
 
-def wanted_moves(view: JobView, strategy: ShardingStrategyName, job: str, total: int, stalled: frozenset[str]) -> list[Move]:
-    """What differs from what the strategy wants. `stalled`: instances that leave fires unclaimed and get nothing new."""
+def wanted_moves(view: JobView, config: JobConfig, stalled: frozenset[str], now: datetime) -> list[Move]:
+    """What differs from what the strategy wants. `stalled`: instances that leave fires unclaimed and get nothing new.
+
+    With `static_sharding` nothing does once all items are assigned, whoever comes or goes (protocol reference, section 4.7).
+    """
+    total, current = config.sharding_total_count, {item: a.instance_id for item, a in view.assigned.items()}
+    if config.static_sharding and current.keys() == set(range(total)):
+        return []
     eligible = [instance for instance in view.eligible() if instance not in stalled] or view.eligible()
-    current = {item: a.instance_id for item, a in view.assigned.items()}
-    target = sharding.assign(strategy, job, total, eligible, current)
+    strategy, now_ms = config.job_sharding_strategy_type, int(now.timestamp() * 1000)
+    target = sharding.assign(strategy, config.job_name, total, eligible, current, now_ms=now_ms)
+    if strategy is ShardingStrategyName.SINGLE_SHARDING_BALANCE and total == 1:
+        target |= dict.fromkeys(target, _whose_turn_it_is(view, eligible, current.get(0), target.get(0)))
     return [Move(item, to) for item, to in target.items() if current.get(item) != to]
+
+
+def _whose_turn_it_is(view: JobView, eligible: list[str], current: str | None, otherwise: str | None) -> str:
+    """The instance of a job's only item: one on the server whose turn it is, if there is one."""
+    there = [instance for instance in sorted(eligible, reverse=True) if view.instances[instance].ip == view.next_server]
+    if current in there or not there:
+        return current if current in there else str(otherwise)
+    return there[0]
+
+
+def next_server(view: JobView, me: str) -> str | None:
+    """Whose turn it is after a run here: the server of the instance after the first one of this server (ElasticJob's
+    `SingleShardingJobFacade`)."""
+    eligible = sorted(view.eligible(), reverse=True)
+    if me not in view.instances:
+        return None
+    own = view.instances[me].ip
+    first = next((place for place, instance in enumerate(eligible) if view.instances[instance].ip == own), None)
+    return None if first is None else view.instances[eligible[(first + 1) % len(eligible)]].ip
 
 
 def surplus(view: JobView, total: int) -> list[int]:
@@ -78,6 +107,8 @@ def plan(
     ledger: Mapping[int, LedgerNode | None],
     begins: Callable[[int], InForce],
     overdue: frozenset[int] = frozenset(),
+    *,
+    now: datetime,
 ) -> Plan:
     """Turn wanted moves into transactions.
 
@@ -97,7 +128,7 @@ def plan(
             if not node.entry.hand_over:
                 requests.append(SetData(paths.ledger(move.item), encode(node.entry.ask_for_hand_over()), node.version))
             continue
-        changes = _move(paths, view, move, node, owner_lives, begins(move.item), move.item in overdue)
+        changes = _move(paths, view, move, node, owner_lives, begins(move.item), move.item in overdue, now)
         batches.add(Check(paths.instance(move.to)), changes)
         done.append(move)
     return Plan(tuple(tuple(b) for b in batches.all), frozenset(waiting), tuple(requests), tuple(done))
@@ -133,6 +164,7 @@ def _move(
     owner_lives: bool,
     begins: InForce,
     overdue: bool,
+    now: datetime,
 ) -> list[Operation]:
     operations: list[Operation] = []
     data = move.to.encode()
@@ -151,6 +183,9 @@ def _move(
         entry = node.entry
         again = entry.account(begins.since) if entry.running else entry.rebase(begins.basis, begins.since)
         operations.append(SetData(ledger, encode(again), node.version))
+    elif assigned is not None and is_foreign(assigned.instance_id) and not node.entry.running:
+        # Who keeps no ledger ran what was due while he had it.
+        operations.append(SetData(ledger, encode(node.entry.account(now)), node.version))
     elif overdue:
         operations.append(SetData(ledger, encode(node.entry.mark_overdue()), node.version))
     elif node.entry.hand_over:

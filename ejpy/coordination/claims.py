@@ -7,6 +7,8 @@ instant of the schedule and whenever something changed, so it never needs to kno
     idle, and to be moved         ──► Wait        a little while, for the leader to move it
     running, owner gone           ──► Claim (owner_lost) with failover, else Write (interrupted; too late)
     idle, enabled or schedule changed since ──► Write (what passed before is not due)
+    idle, of a Java worker until now ──► Write (what passed before is accounted for)
+    idle, a run was asked for     ──► Claim (trigger …), or Write (too late)
     idle, instants passed         ──► Claim, or Write (recorded as not run)
     else                          ──► None
 
@@ -27,7 +29,7 @@ from typing import Protocol
 
 from ejpy.config.model import JobConfig
 from ejpy.coordination.changes import Changes, next_change
-from ejpy.coordination.ledger import HAND_OVER, JUST_BEFORE, Basis, Entry
+from ejpy.coordination.ledger import HAND_OVER, JUST_BEFORE, Asked, Basis, Entry
 from ejpy.terms import CatchUp, NotRun, Outcome, Reason
 
 
@@ -80,6 +82,8 @@ class Situation:
     """The instants of a schedule, also an earlier one; None if it cannot be understood any more."""
     gone_since: Mapping[str, datetime]
     """Instances whose end I saw, and when."""
+    others_until: datetime | None = None
+    """Until when there were instances that keep no ledger: what an item was due before it came here, they have run."""
 
     @property
     def basis(self) -> Basis:
@@ -134,7 +138,11 @@ def decide(
         return _recover(entry, s, written)
     if entry.suspended:
         return Write(entry.rebase(s.basis, s.now))
+    if s.others_until is not None and entry.accounted_until < (theirs := min(held_since, s.others_until)):
+        return Write(entry.account(theirs))
     change = next_change(s.changes, entry)
+    if entry.asked is not None and change is None:
+        return _asked(entry, entry.asked, s)
     schedule = s.schedule(entry.basis, item)
     step = _pending(entry, s, schedule, min(change.since, s.now) if change else s.now, held_since) if schedule else None
     if step is None and change is not None and change.since <= s.now:
@@ -145,6 +153,8 @@ def decide(
 def _suspend(item: int, entry: Entry, s: Situation) -> Step:
     if entry.running or entry.to_recover:
         return Write(entry.interrupt(entry.token or 0, s.now, recover=False))
+    if entry.asked is not None:
+        return Write(entry.refuse_asked(entry.asked, NotRun.DISABLED))
     if entry.suspended:
         return None
     return _give_up_all(item, entry, s) or Write(entry.rebase(s.basis, s.now, suspended=True))
@@ -188,6 +198,12 @@ def _last_sign_of_life(entry: Entry, s: Situation, written: datetime | None) -> 
         return s.now
     signs = [entry.claimed, written, s.gone_since.get(entry.owner or "")]
     return max((sign for sign in signs if sign is not None), default=entry.accounted_until)
+
+
+def _asked(entry: Entry, asked: Asked, s: Situation) -> Step:
+    if s.now - asked.instant > s.policy.misfire_grace:
+        return Write(entry.refuse_asked(asked, NotRun.TOO_LATE))
+    return Claim(entry.claim_asked(asked, s.me, s.now, monitored=s.policy.monitored))
 
 
 def _pending(entry: Entry, s: Situation, schedule: Schedule, until: datetime, held_since: datetime) -> Step:
@@ -282,4 +298,4 @@ def give_back(entry: Entry) -> Entry:
         return entry
     if entry.reason is Reason.OWNER_LOST:  # the earlier attempt had been entered: the fire still waits for a further one
         return replace(entry, running=False, token=entry.token, to_recover=True)
-    return entry.give_back(entry.token or 0, min(entry.accounted_until, entry.fire - JUST_BEFORE))
+    return entry.give_back(entry.token or 0, entry.fire)

@@ -43,6 +43,21 @@ def after_deaths(
     return _without_doubled_parents(groups)
 
 
+def left_over(
+    paths: JobPaths, view: JobView, marks: Marks, config: JobConfig, nodes: Mapping[str, Node]
+) -> list[list[Operation]]:
+    """All that the leader has to put right, in groups that belong together: what ElasticJob's reconcile sweep looks for now
+    and then, and what it overlooks."""
+    single = [
+        *switched_off(paths, marks, config),
+        *orphaned_triggers(paths, view, marks),
+        *orphaned_servers(paths, view, nodes),
+    ]
+    groups = after_deaths(paths, view, marks, config, nodes)
+    done = {operation.path for group in groups for operation in group}
+    return groups + [[operation] for operation in single if operation.path not in done]
+
+
 def take(paths: JobPaths, marks: Marks, item: int, me: str) -> list[Operation]:
     """Take a flagged item over; only under the failover latch, where Java workers take theirs in several steps."""
     data = me.encode()

@@ -8,6 +8,9 @@ It is the correctness boundary of ejpy: whoever wins the write owns the fire; as
                                   ├─ failover: claim (attempt + 1) ──► running
                                   └─ else: recorded as interrupted ──► idle
 
+A run that somebody *asked for* (a trigger, another's mark) has an instant of its own, and moves no schedule. Asked for while the
+item runs it waits until that ends; several that wait are one. `asked_until` tells a request that is seen again.
+
 `accounted_until` never goes back (but for a claim that is given back before its body was entered): each scheduled instant
 up to it was claimed, recorded in `not_run` with the reason, or was not due. A fire is due when the schedule was in force,
 the item existed and the job and the item were enabled; so `basis` and `suspended` say under which schedule and item count,
@@ -72,6 +75,14 @@ class NotRunRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A run outside the schedule: its instant, and why it was asked for."""
+
+    instant: datetime
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """See the module's text. Times are aware UTC."""
 
@@ -98,8 +109,30 @@ class Entry:
     """The leader took the item from an owner that left a fire unclaimed for too long."""
     hand_over: bool = False
     """The leader wants to move the item when its attempt ends: its owner leaves it idle for HAND_OVER then."""
+    asked: Asked | None = None
+    """A run that was asked for, and is not claimed yet."""
+    asked_until: datetime | None = None
+    """When the newest request was made that was taken note of, by the registry's clock."""
+    unscheduled: bool = False
+    """The newest attempt is of a run that was asked for."""
 
     # -- what happens to an entry --
+
+    def ask(self, instant: datetime, reason: Reason, *, made: datetime | None = None) -> Entry:
+        """Take note of a request. One that waits already stands for both. `made`: when, by the registry's clock, somebody wrote
+        the request; one that was taken note of before changes nothing."""
+        if made is not None and self.asked_until is not None and made <= self.asked_until:
+            return self
+        return replace(self, asked=self.asked or Asked(instant, reason), asked_until=made or self.asked_until)
+
+    def claim_asked(self, asked: Asked, owner: str, now: datetime, *, monitored: bool) -> Entry:
+        """The first attempt of a run that was asked for."""
+        claimed = self.claim(asked.instant, asked.reason, owner, now, monitored=monitored)
+        return replace(claimed, asked=None, unscheduled=True)
+
+    def refuse_asked(self, asked: Asked, why: NotRun) -> Entry:
+        """Record a run that was asked for as not run."""
+        return replace(self._not_run_at(asked.instant, why), asked=None)
 
     def claim(self, fire: datetime, reason: Reason, owner: str, now: datetime, *, monitored: bool) -> Entry:
         """A new attempt: the next one of the same fire, keeping its checkpoint, or the first of another."""
@@ -119,6 +152,7 @@ class Entry:
             to_recover=False,
             overdue=False,
             hand_over=False,
+            unscheduled=again and self.unscheduled,
         )
 
     def end(self, outcome: Outcome, token: int, now: datetime) -> Entry:
@@ -130,11 +164,18 @@ class Entry:
         ended = self.end(Outcome.INTERRUPTED, token, now)
         if recover:
             return replace(ended, to_recover=True, checkpoint=self.checkpoint)
-        return ended if self.fire is None else ended.record(self.fire - JUST_BEFORE, self.fire, why)
+        if self.fire is None:
+            return ended
+        if self.unscheduled:
+            return ended._not_run_at(self.fire, why)
+        return ended.record(self.fire - JUST_BEFORE, self.fire, why)
 
-    def give_back(self, token: int, accounted_until: datetime) -> Entry:
-        """Undo a claim whose body was never entered: the fire is due again, and its next claim is a further attempt."""
-        return replace(self, running=False, outcome=None, token=token, claimed=None, accounted_until=accounted_until)
+    def give_back(self, token: int, fire: datetime) -> Entry:
+        """Undo a claim whose body was never entered: its fire is due again, and its next claim is a further attempt."""
+        idle = replace(self, running=False, outcome=None, token=token, claimed=None)
+        if self.unscheduled:
+            return replace(idle, asked=Asked(fire, self.reason or Reason.TRIGGER))
+        return replace(idle, accounted_until=min(self.accounted_until, fire - JUST_BEFORE))
 
     def save(self, checkpoint: Any, token: int) -> Entry:
         return replace(self, checkpoint=checkpoint, token=token)
@@ -151,6 +192,11 @@ class Entry:
         else:
             ranges.append(NotRunRange(after, until, why))
         return replace(self, not_run=tuple(ranges[-NOT_RUN_KEPT:])).account(until)
+
+    def _not_run_at(self, instant: datetime, why: NotRun) -> Entry:
+        """Record one instant that is not of the schedule: what that yields stays accounted for as it is."""
+        ranges = (*self.not_run, NotRunRange(instant - JUST_BEFORE, instant, why))
+        return replace(self, not_run=ranges[-NOT_RUN_KEPT:])
 
     def mark_overdue(self) -> Entry:
         return replace(self, overdue=True, hand_over=False)
@@ -195,6 +241,9 @@ def encode(entry: Entry) -> bytes:
         "to_recover": entry.to_recover or None,
         "overdue": entry.overdue or None,
         "hand_over": entry.hand_over or None,
+        "asked": entry.asked and [_text(entry.asked.instant), entry.asked.reason.value],
+        "asked_until": _text(entry.asked_until),
+        "unscheduled": entry.unscheduled or None,
         "not_run": [[_text(r.after), _text(r.until), r.why.value] for r in entry.not_run] or None,
     }
     return json.dumps({k: v for k, v in fields.items() if v is not None}, separators=(",", ":"), ensure_ascii=False).encode()
@@ -233,6 +282,9 @@ def decode(data: bytes, revision: int, path: str, *, count: int | None = None) -
             to_recover=bool(fields.get("to_recover")),
             overdue=bool(fields.get("overdue")),
             hand_over=bool(fields.get("hand_over")),
+            asked=_maybe_asked(fields.get("asked")),
+            asked_until=_maybe_time(fields.get("asked_until")),
+            unscheduled=bool(fields.get("unscheduled")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BrokenEntry(f"{path}: not a ledger entry ({type(error).__name__}: {error})") from error
@@ -265,6 +317,13 @@ def _maybe_count(value: Any) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise ValueError(f"{value!r} is no item count")
     return value
+
+
+def _maybe_asked(value: Any) -> Asked | None:
+    if value is None:
+        return None
+    instant, reason = value
+    return Asked(_time(instant), Reason(reason))
 
 
 def _maybe_time(text: str | None) -> datetime | None:

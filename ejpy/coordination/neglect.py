@@ -48,7 +48,7 @@ def claimable(view: JobView, total: int) -> dict[int, str]:
 def unclaimed(
     ledger: Mapping[int, LedgerNode | None], config: JobConfig, basis: Basis, schedule: Schedule, now: datetime
 ) -> dict[int, datetime]:
-    """Items that nobody runs, with the fire that was left unclaimed for longer than `claim_timeout`.
+    """Items that nobody runs, with the fire that was left unclaimed for `claim_timeout`.
 
     An owner that claimed something lately is at work on a backlog, not stalled.
     """
@@ -57,6 +57,6 @@ def unclaimed(
         if node is None or node.entry.running or node.entry.suspended or node.entry.basis != basis:
             continue
         due = schedule.next_after(node.entry.accounted_until)
-        if due is not None and now - max(due, node.entry.claimed or due) > config.claim_timeout:
+        if due is not None and now - max(due, node.entry.claimed or due) >= config.claim_timeout:
             found[item] = due
     return found

@@ -101,6 +101,11 @@ class JobPaths:
         return f"{self.root}/leader/failover/latch"
 
     @property
+    def next_server(self) -> str:
+        """Ephemeral; data: address of the server that runs next, of a job of one item under SINGLE_SHARDING_BALANCE."""
+        return f"{self.root}/next-job-instance-ip"
+
+    @property
     def triggers(self) -> str:
         return f"{self.root}/trigger"
 

@@ -59,6 +59,8 @@ class JobView:
     disabled_items: frozenset[int] = frozenset()
     necessary: bool = False
     processing: bool = False
+    next_server: str | None = None
+    """Under SINGLE_SHARDING_BALANCE: the address of the server whose turn it is."""
 
     def server_enabled(self, ip: str) -> bool:
         """ElasticJob's rule: the data is exactly ENABLED; a missing entry is not enabled."""
@@ -102,6 +104,7 @@ def view_of(nodes: Mapping[str, Node], paths: JobPaths) -> JobView:
                 assigned[item] = Assigned(node.data.decode("utf-8", "replace"), node.version)
             elif parts[2:] == ["disabled"]:
                 disabled.add(item)
+    turn = nodes.get(paths.next_server)
     leader = nodes.get(paths.leader)
     if leader is not None and leader.session_id is None:
         leader = None
@@ -116,6 +119,7 @@ def view_of(nodes: Mapping[str, Node], paths: JobPaths) -> JobView:
         disabled_items=frozenset(disabled),
         necessary=paths.resharding_necessary in nodes,
         processing=paths.resharding_processing in nodes,
+        next_server=turn.data.decode("utf-8", "replace") if turn is not None and turn.session_id is not None else None,
     )
 
 

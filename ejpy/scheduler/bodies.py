@@ -69,9 +69,9 @@ class Bodies:
         if self._gathering is not None:
             self._gathering.cancel()
 
-    def start(self, item: Item, look: Look, session_id: int | None) -> None:
+    def start(self, item: Item, look: Look, session_id: int | None, *, enter: bool = True) -> None:
         """Start the body of a claim that was made in the session `session_id`. If that is over, others may have seen its owner
-        die: then the body is not entered, and the claim is given back."""
+        die: then the body is not entered, and the claim is given back. So it is if `enter` says no."""
         entry, registry, clock = item.entry, self._host.registry, self._host.clock
         assert entry is not None
         assert entry.token is not None
@@ -80,7 +80,7 @@ class Bodies:
         self._here[item.number] = item
 
         def may_enter() -> bool:
-            return registry.session_id == session_id and clock.monotonic() < registry.lease_until
+            return enter and registry.session_id == session_id and clock.monotonic() < registry.lease_until
 
         attempt = look.attempt_of(item.number, entry, entry.token)
         self._journal.write(AttemptStarted(attempt, self._host.instance_id))

@@ -19,7 +19,7 @@ from ejpy.coordination.paths import JobPaths
 from ejpy.errors import AccessDenied, GuardFailed, GuardFailure, OutcomeUnknown, RegistryError, RequestTooLarge
 from ejpy.history.records import FiresNotRun, Journal
 from ejpy.logs import fields
-from ejpy.registry.base import Check, Create, Node, Operation, SetData, ancestors, in_transactions, operation_bytes
+from ejpy.registry.base import Check, Create, Node, Operation, SetData, ancestors, operation_bytes
 from ejpy.scheduler.bodies import Bodies
 from ejpy.scheduler.host import Host
 from ejpy.scheduler.item import Change, Item, Look, takes_over
@@ -97,10 +97,13 @@ class Entries:
         return await self._write(changes, look) if changes else True
 
     async def _write(self, changes: list[Change], look: Look) -> bool:
-        operations = self._fitting([self._operation(change) for change in changes])
-        changes = changes[: len(operations)]  # the rest is for the next round
+        changes = changes[: self._fitting(changes, look)]  # the rest is for the next round
+        operations = [self._operation(change) for change in changes]
         before = [change.item.entry for change in changes]
+        for change in changes:
+            operations += change.marks
         if any(change.claim for change in changes):
+            operations += look.marking.no_resharding()
             operations.append(Check(self._paths.instance(self._host.instance_id)))
         if look.config_version is not None and any(change.decided for change in changes):
             operations.append(Check(self._paths.config, look.config_version))
@@ -112,7 +115,10 @@ class Entries:
             self._log.info("a condition did not hold, looking again: %s", error)
             for change in changes:
                 change.item.entry = None
-            if error.path in (self._paths.instance(self._host.instance_id), self._paths.config):
+            self._learn_missing_mark(changes, error)
+            if error.path in (self._paths.instance(self._host.instance_id), self._paths.config) or look.marking.is_mark(
+                error.path
+            ):
                 return False  # the copy of the tree will show in a moment what has become of that
             if error.failure is GuardFailure.NO_NODE:
                 await self._restore_ledger_root()
@@ -129,11 +135,38 @@ class Entries:
             self._applied(change, entry, version, committed.revision, look)
             if change.claim:
                 claimed.append(change)
-            elif change.item.execution is not None:
+            elif change.ends:
                 self._bodies.settle(change.item, recorded=True)
+            elif change.late:
+                change.item.late = True
+        moved = await self._moved_meanwhile(claimed, look)
         for change in claimed:
-            self._bodies.start(change.item, look, change.session_id)
+            change.item.marked, change.item.late = change.marked, False
+            self._bodies.start(change.item, look, change.session_id, enter=change.item.number not in moved)
         return True
+
+    def _learn_missing_mark(self, changes: list[Change], error: GuardFailed) -> None:
+        """Somebody removed a mark that was made here: the next write goes without."""
+        if error.failure is GuardFailure.NO_NODE:
+            for change in changes:
+                if change.ends and error.path == self._paths.item_running(change.item.number):
+                    change.item.marked = False
+                if error.path == self._paths.item_misfire(change.item.number):
+                    change.item.late = False
+
+    async def _moved_meanwhile(self, claimed: list[Change], look: Look) -> set[int]:
+        """Items that a foreign leader gave to others before they were claimed here. Where instances know no ledger, the
+        assignment is all that they go by; the copy of the tree may be a moment late."""
+        items = [change.item.number for change in claimed if not look.marking.taken(change.item.number)]
+        if not look.marking.foreign or not items:
+            return set()
+        try:
+            nodes = await self._host.registry.read([self._paths.item_instance(item) for item in items])
+        except RegistryError as error:
+            self._log.info("assignment not confirmed, the claims are given back: %s", error)
+            return set(items)
+        me = self._host.instance_id.encode()
+        return {item for item, node in zip(items, nodes, strict=True) if node is None or node.data != me}
 
     async def _write_one_by_one(self, changes: list[Change], look: Look, error: RegistryError) -> bool:
         """One of them cannot be written; the others shall be."""
@@ -169,13 +202,20 @@ class Entries:
         alive = {owner for owner, node in zip(owners, nodes, strict=True) if node is not None and node.session_id is not None}
         return [change for change in changes if taken.get(change.item.number) not in alive]
 
-    def _fitting(self, operations: list[Operation]) -> list[Operation]:
-        """As many of the first as fit into one transaction with the checks of a claim."""
+    def _fitting(self, changes: list[Change], look: Look) -> int:
+        """How many of the first fit into one transaction with the checks of a claim."""
         registry = self._host.registry
-        checks = (Check(self._paths.instance(self._host.instance_id)), Check(self._paths.config))
-        check = sum(map(operation_bytes, checks))
-        most = registry.max_operations - len(checks)
-        return in_transactions(([o] for o in operations), max_operations=most, max_bytes=registry.max_bytes - check)[0]
+        checks: list[Operation] = [Check(self._paths.instance(self._host.instance_id)), Check(self._paths.config)]
+        checks += look.marking.no_resharding()
+        most, room = registry.max_operations - len(checks), registry.max_bytes - sum(map(operation_bytes, checks))
+        fitting = 0
+        for change in changes:
+            group = [self._operation(change), *change.marks]
+            most, room = most - len(group), room - sum(map(operation_bytes, group))
+            if fitting and (most < 0 or room < 0):
+                break
+            fitting += 1
+        return fitting
 
     def _operation(self, change: Change) -> Operation:
         path, data = self._paths.ledger(change.item.number), encode(change.entry)

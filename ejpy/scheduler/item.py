@@ -11,8 +11,10 @@ from ejpy.config.model import JobConfig
 from ejpy.coordination import claims
 from ejpy.coordination.claims import Situation
 from ejpy.coordination.ledger import Entry
+from ejpy.coordination.marking import Marking
 from ejpy.execution.base import Attempt, Ended, Execution, Runner
-from ejpy.terms import Outcome
+from ejpy.registry.base import Create, Delete, Node, Operation
+from ejpy.terms import Outcome, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,9 @@ class Look:
     attempt_of: Callable[[int, Entry, int], Attempt]
     """Builds what a body may know from item, entry and token."""
     runner: Runner
+    marking: Marking
+    trigger: Node | None = None
+    """Somebody wants this instance to run its items now."""
 
 
 @dataclass(slots=True)
@@ -52,6 +57,10 @@ class Item:
     """Its body was started here and its end is not settled yet."""
     ended: Ended | None = None
     superseded: bool = False
+    marked: bool = False
+    """The claim of the body that runs here left a `running` mark."""
+    late: bool = False
+    """The item was due again while the body runs here, and carries a `misfire` mark."""
     watched: bool = False
     waiting_since: float | None = None
     """Since when somebody else's run is waited for, by the loop's time."""
@@ -70,6 +79,17 @@ class Change:
     claim: bool = False
     session_id: int | None = None
     """The session that a claim is made in."""
+    ends: bool = False
+    """It records the end of the body that ran here."""
+    late: bool = False
+    """It leaves a `misfire` mark."""
+    marks: tuple[Operation, ...] = ()
+    """What goes into the same transaction."""
+
+    @property
+    def marked(self) -> bool:
+        """It leaves a `running` mark."""
+        return self.claim and any(isinstance(operation, Create) for operation in self.marks)
 
 
 def attempt_of(config: JobConfig, instance_id: str, item: int, entry: Entry, token: int) -> Attempt:
@@ -78,7 +98,7 @@ def attempt_of(config: JobConfig, instance_id: str, item: int, entry: Entry, tok
     assert entry.reason is not None
     return Attempt(
         job_name=config.job_name,
-        job_class=config.job_class,
+        job_class=config.body_class,
         job_parameter=config.job_parameter,
         sharding_total_count=entry.basis.sharding_total_count or config.sharding_total_count,
         sharding_item=item,
@@ -90,6 +110,7 @@ def attempt_of(config: JobConfig, instance_id: str, item: int, entry: Entry, tok
         fencing_token=token,
         checkpoint=entry.checkpoint,
         timeout_seconds=config.timeout.total_seconds() if config.timeout else None,
+        props=config.props,
     )
 
 
@@ -114,10 +135,53 @@ def granted(entry: Entry, doubt: Entry) -> bool:
     return (entry.owner, entry.fire, entry.attempt) == (doubt.owner, doubt.fire, doubt.attempt)
 
 
-def end_of(entry: Entry, ended: Ended, failover: bool) -> Entry:
+def claim_of(item: Item, entry: Entry, session_id: int | None, look: Look) -> Change:
+    marks = tuple(look.marking.of_claim(item.number, late=item.late))
+    return Change(item, entry, decided=True, claim=True, session_id=session_id, marks=marks)
+
+
+def overdue_again(item: Item, entry: Entry, look: Look) -> Change | None:
+    """Mark an item that is due while its body runs here, for those who look at marks; the ledger tells by its times."""
+    marking, situation = look.marking, look.situation
+    if not marking.write or not situation.policy.misfire or item.late or entry.claimed is None:
+        return None
+    schedule = situation.schedule(entry.basis, item.number)
+    if schedule is None or schedule.latest(entry.claimed, situation.now) is None:
+        return None
+    there = item.number in marking.marks.misfire
+    marks: tuple[Operation, ...] = () if there else (Create(marking.paths.item_misfire(item.number)),)
+    return Change(item, entry, late=True, marks=marks)
+
+
+def end_of(item: Item, entry: Entry, ended: Ended, look: Look) -> Change:
+    """Record the end of the body that ran here. One that was not entered leaves the item with whoever has it."""
+    marks = tuple(look.marking.of_end(item.number, marked=item.marked, release=ended.outcome is not None))
+    return Change(item, _after(entry, ended, look.situation.policy.failover), ends=True, marks=marks)
+
+
+def _after(entry: Entry, ended: Ended, failover: bool) -> Entry:
     token = entry.token or 0
     if ended.outcome is None:
         return claims.give_back(entry)
     if ended.outcome is Outcome.CANCELLED:  # told to stop because of the session, the shutdown: not by its own fault
         return entry.interrupt(token, ended.ended, recover=failover)
     return entry.end(ended.outcome, token, ended.ended)
+
+
+def triggered(item: Item, trigger: Node, look: Look) -> Entry | None:
+    """The entry with the run that a trigger asks for; None if it has taken note of that, or the item is none of ours."""
+    entry = item.entry
+    if entry is None or item.held_since is None or item.blocked or item.doubt is not None:
+        return None
+    asked = entry.ask(look.situation.now, Reason.TRIGGER, made=trigger.modified)
+    return None if asked is entry else asked
+
+
+def answer_to_marks(item: Item, entry: Entry, look: Look) -> Change | None:
+    """For an idle item that nothing is to be done with by its entry: what others' marks ask for."""
+    marking, number = look.marking, item.number
+    if number in marking.marks.misfire and look.situation.policy.misfire:
+        asked = entry.ask(look.situation.now, Reason.MISFIRE)
+        return Change(item, asked, marks=(Delete(marking.paths.item_misfire(number)),))
+    release = tuple(marking.of_release(number))
+    return Change(item, entry, marks=release) if release else None

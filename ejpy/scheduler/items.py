@@ -20,16 +20,16 @@ from ejpy.coordination import claims
 from ejpy.coordination.claims import Claim, Step, Wait
 from ejpy.coordination.ledger import Entry
 from ejpy.coordination.paths import JobPaths
-from ejpy.errors import RegistryError
+from ejpy.errors import AccessDenied, GuardFailed, RegistryError
 from ejpy.execution.base import Attempt
 from ejpy.history.records import Journal
 from ejpy.logs import fields
-from ejpy.registry.base import SessionState
+from ejpy.registry.base import Delete, Node, SessionState
 from ejpy.scheduler import checkpoints
 from ejpy.scheduler.bodies import Bodies
 from ejpy.scheduler.entries import Entries
 from ejpy.scheduler.host import RETRY_SECONDS, Deed, Host
-from ejpy.scheduler.item import Change, Item, Look, end_of, granted
+from ejpy.scheduler.item import Change, Item, Look, answer_to_marks, claim_of, end_of, granted, overdue_again, triggered
 from ejpy.scheduler.wording import item_ranges
 
 CLAIM_AHEAD = 256
@@ -56,6 +56,8 @@ class Items:
         self._entries = Entries(host, paths, journal, self._bodies, again, log)
         self._round = Deed("claiming and recording", again, log)
         self._waking: asyncio.TimerHandle | None = None
+        self._obeyed: int | None = None
+        """Revision of the newest trigger that all items know of."""
         self._settled: list[asyncio.Future[None]] = []
 
     # -- events --
@@ -125,6 +127,11 @@ class Items:
         if unread:
             self._round.begin(self._read_round(unread, look))
             return
+        if look.trigger is not None and look.trigger.revision != self._obeyed:
+            # Before anything is claimed: a trigger that replaces this one unseen is one with it, as long as neither has run.
+            asked = [Change(item, entry) for item in self._items.values() if (entry := triggered(item, look.trigger, look))]
+            self._round.begin(self._write_round(asked, [], look) if asked else self._obey(look.trigger))
+            return
         changes, watches = self._todo(look)
         if changes or watches:
             self._round.begin(self._write_round(changes, watches, look))
@@ -139,16 +146,20 @@ class Items:
             entry = item.entry
             if entry is None:
                 continue
-            if item.execution is not None:
-                if item.ended is not None and not self._bodies.gathering:
-                    changes.append(Change(item, end_of(entry, item.ended, look.situation.policy.failover)))
-            elif item.doubt is not None:
+            if item.doubt is not None:
                 doubt, item.doubt = item.doubt, None
                 if granted(entry, doubt.entry):  # also if the item is not assigned to this worker any more
+                    item.marked = doubt.marked
                     self._bodies.start(item, look, doubt.session_id)
                 else:
                     self._again()
-            elif item.blocked or item.held_since is None or not look.may_claim:
+            elif item.execution is not None:
+                if item.ended is None:
+                    if (late := overdue_again(item, entry, look)) is not None:
+                        changes.append(late)
+                elif not self._bodies.gathering:
+                    changes.append(end_of(item, entry, item.ended, look))
+            elif item.blocked or item.held_since is None or not look.may_claim or look.marking.held_by_other(item.number):
                 continue
             elif item.version is None:
                 changes.append(Change(item, entry, decided=True))
@@ -165,10 +176,11 @@ class Items:
                     if saturated or rest > 0:
                         self._again_in(RETRY_SECONDS if saturated else rest)
                     else:
-                        session_id = self._host.registry.session_id
-                        changes.append(Change(item, step.entry, decided=True, claim=True, session_id=session_id))
+                        changes.append(claim_of(item, step.entry, self._host.registry.session_id, look))
                 elif step is not None:
                     changes.append(Change(item, step.entry, decided=True))
+                elif (answer := answer_to_marks(item, entry, look)) is not None:
+                    changes.append(answer)
         return changes, watches
 
     def _decide(self, item: Item, entry: Entry, held_since: datetime, look: Look) -> Step:
@@ -238,6 +250,22 @@ class Items:
             self._log.info("not done: %s", error)
             return False
         return written
+
+    async def _obey(self, trigger: Node) -> bool:
+        """All items know of the trigger: it can go."""
+        path = self._paths.trigger(self._host.instance_id)
+        try:
+            await self._host.group.commit([Delete(path)], not_after=self._host.registry.lease_until)
+            self._log.info("triggered")
+        except GuardFailed:
+            self._log.debug("the trigger has gone already")
+        except AccessDenied as error:
+            self._log.error("triggered; the trigger cannot be removed: %s", error)
+        except RegistryError as error:
+            self._log.info("trigger not removed: %s", error)
+            return False
+        self._obeyed = trigger.revision
+        return True
 
     def _forget_others(self) -> None:
         """Not while a round is under way, which may be about to start a body."""

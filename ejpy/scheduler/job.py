@@ -18,6 +18,8 @@ from enum import Enum
 
 from ejpy.config.model import JobConfig
 from ejpy.coordination.claims import Policy, Situation
+from ejpy.coordination.marking import Marking
+from ejpy.coordination.marks import Marks, foreign_instances, marks_of
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, view_of
 from ejpy.errors import RegistryError
@@ -34,6 +36,7 @@ from ejpy.scheduler.items import Items
 from ejpy.scheduler.leadership import Leadership
 from ejpy.scheduler.membership import Membership
 from ejpy.scheduler.neighbours import Neighbours
+from ejpy.scheduler.takeover import Takeover
 from ejpy.terms import Executor
 
 
@@ -61,13 +64,16 @@ class JobScheduler:
         self._neighbours = Neighbours(host.instance_id, self._log)
         self._leadership = Leadership(host, self._paths, self._mirror, self.look_again, self._log)
         self._items = Items(host, self._paths, journal, self.look_again, self._log)
+        self._takeover = Takeover(host, self._paths, self.look_again, self._log)
         self._registering = Deed("registering", self.look_again, self._log)
         self._phase = Phase.NEW
         self._registered_session: int | None = None
         self._view = JobView()
+        self._marks = Marks()
         self._stale = True
         self._look_due = False
         self._lost = False
+        self._others_until: datetime | None = None
         self._ready: asyncio.Event = asyncio.Event()
         self._unsubscribe = host.registry.on_session(self._session_changed)
 
@@ -120,6 +126,7 @@ class JobScheduler:
         resignation = self._leadership.resignation()
         await self._leadership.close()
         await self._items.close()
+        await self._takeover.close()
         await self._registering.cancel()
         if phase is not Phase.DISMISSED and self._host.registry.state is SessionState.CONNECTED:
             try:
@@ -173,23 +180,28 @@ class JobScheduler:
 
     def _look_at_tree(self, now: datetime) -> None:
         view = self._current_view()
+        if self._registered(view):
+            self._clock_check.look(self._mirror.nodes, self.config.max_time_diff_seconds)
+        self._membership.draining = self._phase is Phase.DRAINING or self._clock_refused()
         if self._phase is not Phase.DISMISSED and not self._registering.under_way:
             if not self._registered(view):
                 self._registering.begin(self._register_again())
             elif self._host.ip not in view.servers:
                 self._registering.begin(self._restore_server())
-            elif self._phase is Phase.DRAINING and not view.instances[self._host.instance_id].draining:
+            elif view.instances[self._host.instance_id].draining != self._membership.draining:
                 self._registering.begin(self._say_draining())
         if self._configuration.look(self._mirror.nodes):
             self._set_timer()
         if self._registered(view):
-            self._clock_check.look(self._mirror.nodes, self.config.max_time_diff_seconds)
             self._neighbours.look(view.instances, now, self.config.misfire_grace)
         self._items.assign(self._mine(view), now)
-        willing = self._phase is Phase.ACTIVE and self._registered(view) and view.server_enabled(self._host.ip)
+        able = self._phase is Phase.ACTIVE and self._registered(view) and not self._clock_refused()
+        willing = able and view.server_enabled(self._host.ip)
         schedule, changes = self._configuration.schedule, self._configuration.changes(now)
-        self._leadership.look(view, self.config, schedule, changes, now, willing=willing)
-        if len(view.assigned) >= self.config.sharding_total_count or not view.enabled:
+        self._leadership.look(view, self._marks, self.config, schedule, changes, now, willing=willing)
+        if willing and not self._items.running:
+            self._takeover.look(self._marks, view.instances, self._configuration.basis, now)
+        if self._shared_out(view) or not view.enabled:
             self._ready.set()
 
     def _registered(self, view: JobView) -> bool:
@@ -197,13 +209,27 @@ class JobScheduler:
         own = view.instances.get(self._host.instance_id)
         return own is not None and own.session_id == self._host.registry.session_id
 
+    def _shared_out(self, view: JobView) -> bool:
+        return len(view.assigned) >= self.config.sharding_total_count
+
+    def _clock_refused(self) -> bool:
+        """This worker's clock is too far off to decide anything by it."""
+        return self._clock_check.refused(self.config.max_time_diff_seconds)
+
     def _mine(self, view: JobView) -> list[int]:
         if self._phase is Phase.DISMISSED:
             return []
-        return view.items_of(self._host.instance_id, self.config.sharding_total_count)
+        total, me = self.config.sharding_total_count, self._host.instance_id
+        return view.items_of(me, total) + [item for item in self._marks.taken_by(me) if item < total]
 
     def _item_look(self, now: datetime) -> Look:
         view, config = self._current_view(), self.config
+        marks = self._marks
+        foreign = bool(foreign_instances(view))
+        if foreign:
+            self._others_until = now
+        resharding = foreign and (view.necessary or view.processing)
+        trigger = marks.triggers.get(self._host.instance_id) if self._shared_out(view) else None
         situation = Situation(
             now=now,
             me=self._host.instance_id,
@@ -212,6 +238,7 @@ class JobScheduler:
             changes=self._configuration.changes(now),
             schedule_of=self._configuration.schedules.for_one_look(),
             gone_since=self._neighbours.gone_since,
+            others_until=self._others_until,
         )
         job_enabled, disabled, own = view.enabled, view.disabled_items, view.server_enabled(self._host.ip)
         return Look(
@@ -221,17 +248,29 @@ class JobScheduler:
                 and self._mirror.fresh
                 and self._registered(view)
                 and (own or not job_enabled)
-                and not self._clock_check.refused(config.max_time_diff_seconds)
+                and not resharding
+                and not self._clock_refused()
             ),
             config_version=self._configuration.version,
             enabled=lambda item: job_enabled and item not in disabled,
             attempt_of=lambda item, entry, token: attempt_of(config, self._host.instance_id, item, entry, token),
             runner=self._host.runner_for(self._executor_of(config)),
+            marking=Marking(
+                paths=self._paths,
+                me=self._host.instance_id,
+                marks=marks,
+                nodes=self._mirror.nodes,
+                write=(foreign or config.running_marks) and config.monitor_execution,
+                persistent=config.failover,
+                foreign=foreign,
+            ),
+            trigger=trigger,
         )
 
     def _current_view(self) -> JobView:
         if self._stale:
             self._view = view_of(self._mirror.nodes, self._paths)
+            self._marks = marks_of(self._mirror.nodes, self._paths)
             self._stale = False
         return self._view
 
@@ -264,7 +303,7 @@ class JobScheduler:
         try:
             await self._membership.say_draining(self._leadership.resignation())
         except RegistryError as error:
-            self._log.info("the others are not told yet that this worker stops: %s", error)
+            self._log.info("the others are not told yet whether this worker takes anything new: %s", error)
         return False  # the copy of the tree will tell
 
     def _dismissed(self) -> None:
@@ -275,5 +314,7 @@ class JobScheduler:
 
     def _set_timer(self) -> None:
         schedule = self._configuration.schedule
-        if schedule is not None and self._phase is Phase.ACTIVE:
+        if schedule is None:
+            self._host.timer.remove(self.name)
+        elif self._phase is Phase.ACTIVE:
             self._host.timer.set(self.name, schedule.next_after, self._fire)

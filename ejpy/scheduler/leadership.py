@@ -12,10 +12,11 @@ from collections.abc import Callable
 from datetime import datetime
 
 from ejpy.config.model import JobConfig
-from ejpy.coordination import neglect
+from ejpy.coordination import failover, neglect
 from ejpy.coordination.changes import Changes
 from ejpy.coordination.claims import Schedule
 from ejpy.coordination.ledger import Basis
+from ejpy.coordination.marks import Marks
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, view_of
 from ejpy.errors import RegistryError
@@ -54,7 +55,15 @@ class Leadership:
         return mine and view.leader_session == self._host.registry.session_id
 
     def look(
-        self, view: JobView, config: JobConfig, schedule: Schedule | None, known: Changes, now: datetime, *, willing: bool
+        self,
+        view: JobView,
+        marks: Marks,
+        config: JobConfig,
+        schedule: Schedule | None,
+        known: Changes,
+        now: datetime,
+        *,
+        willing: bool,
     ) -> None:
         """Begin what there is to do, if nothing is under way. `willing`: this worker may lead."""
         if self._deed.under_way or self._host.registry.state is not SessionState.CONNECTED:
@@ -78,7 +87,9 @@ class Leadership:
             if schedule is not None and not term.checked:
                 term.checked = True
                 self.fired(config, schedule)  # the leader before may not have come to it
-            if self._resharding.wanted(term, view, config):
+            if untidy := failover.left_over(self._paths, view, marks, config, self._mirror.nodes):
+                self._deed.begin(self._resharding.tidy(term, untidy))
+            elif self._resharding.wanted(term, view, config):
                 self._deed.begin(self._resharding.reshard(term, view, config, known, now))
 
     def resignation(self) -> list[Operation]:

@@ -16,11 +16,12 @@ from ejpy.coordination import assignment, changes
 from ejpy.coordination.assignment import LedgerNode, Move, Plan
 from ejpy.coordination.changes import Changes, InForce
 from ejpy.coordination.ledger import Basis, BrokenEntry, NewerEntry, decode, new_entry
+from ejpy.coordination.marks import foreign_instances, marks_of
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView
 from ejpy.errors import GuardFailed, RegistryError
 from ejpy.logs import fields
-from ejpy.registry.base import Create, Node, Operation, SetData, in_transactions
+from ejpy.registry.base import Create, Delete, Node, Operation, SetData, in_transactions, parent_of
 from ejpy.registry.mirror import TreeMirror
 from ejpy.scheduler.election import Election
 from ejpy.scheduler.host import Host
@@ -50,9 +51,16 @@ class Resharding:
     def wanted(self, term: Term, view: JobView, config: JobConfig) -> bool:
         """Whether there is something to do now."""
         moves = self._moves(term, view, config)
+        if foreign_instances(view) and moves:
+            return not view.necessary or not self._held_by_foreign(view, moves)
         if any(move.item not in term.waiting for move in moves):
             return True
         return bool(assignment.surplus(view, config.sharding_total_count) or assignment.clear_flags(self._paths, view))
+
+    def _held_by_foreign(self, view: JobView, moves: list[Move]) -> bool:
+        """ElasticJob's rule: while an item runs, by its mark, nothing is moved; its end is seen in the tree."""
+        running = marks_of(self._mirror.nodes, self._paths).running
+        return any(move.item in running and running[move.item].instance_id in view.instances for move in moves)
 
     async def reshard(self, term: Term, view: JobView, config: JobConfig, known: Changes, now: datetime) -> bool:
         """Do what can be done now. Whether to look again at once."""
@@ -61,17 +69,19 @@ class Resharding:
             return changes.begins(known, item, now, config.misfire_grace)
 
         moves = self._moves(term, view, config)
+        if foreign_instances(view) and moves and not view.necessary:
+            return await self._announce(term)
         surplus = assignment.surplus(view, config.sharding_total_count)
         try:
             ledger = await self.read_ledger(term, [move.item for move in moves], Basis.of(config), now)
             resting = {move.item for move in moves if move.item not in ledger}
             movable = [move for move in moves if move.item in ledger]
-            plan = assignment.plan(self._paths, view, movable, ledger, begins, frozenset(term.neglect.overdue))
+            plan = assignment.plan(self._paths, view, movable, ledger, begins, frozenset(term.neglect.overdue), now=now)
             batches = [list(batch) for batch in plan.batches]
             batches += [assignment.removals(self._paths, item, self._mirror.nodes) for item in surplus]
             if plan.moves and self._paths.sharding not in self._mirror.nodes:
                 batches.insert(0, [Create(self._paths.sharding)])
-            if flags := assignment.clear_flags(self._paths, view):
+            if not (foreign_instances(view) and plan.waiting) and (flags := assignment.clear_flags(self._paths, view)):
                 batches.append(flags)
             batches += in_transactions(
                 ([request] for request in plan.requests),
@@ -93,6 +103,27 @@ class Resharding:
             self._log.info("resharded: %s", _told(plan, surplus), extra=counts)
         term.neglect.overdue -= {move.item for move in plan.moves}
         return True
+
+    async def tidy(self, term: Term, groups: list[list[Operation]]) -> bool:
+        """Write what a look at the tree found to be put right, each group as a whole. Whether to look again at once."""
+        try:
+            for batch in in_transactions(groups, max_operations=assignment.MOST_OPERATIONS, max_bytes=assignment.MOST_BYTES):
+                await self._commit(term, batch)
+                self._log.info("put right: %s", ", ".join(operation.path for operation in batch[:10]))
+        except GuardFailed as error:
+            self._log.info("putting right met a change, looking again: %s", error)
+            await self._election.confirm(term)
+            return False  # the copy of the tree will show what has changed
+        except RegistryError as error:
+            self._log.info("not put right: %s", error)
+            return False
+        return True
+
+    async def _announce(self, term: Term) -> bool:
+        """Foreign instances begin nothing while this flag is there, and the leader waits for what has begun."""
+        flag = self._paths.resharding_necessary
+        parent = [] if parent_of(flag) in self._mirror.nodes else [Create(parent_of(flag))]
+        return await self.tidy(term, [[*parent, Create(flag)]])
 
     async def read_ledger(self, term: Term, items: list[int], basis: Basis, now: datetime) -> dict[int, LedgerNode | None]:
         """The entries of `items`; those of a later ejpy are left out. Raises RegistryError."""
@@ -118,13 +149,8 @@ class Resharding:
             return LedgerNode(new_entry(basis, now), node.version)
 
     def _moves(self, term: Term, view: JobView, config: JobConfig) -> list[Move]:
-        return assignment.wanted_moves(
-            view,
-            config.job_sharding_strategy_type,
-            config.job_name,
-            config.sharding_total_count,
-            term.neglect.stalled_at(self._host.clock.monotonic()),
-        )
+        stalled = term.neglect.stalled_at(self._host.clock.monotonic())
+        return assignment.wanted_moves(view, config, stalled, self._host.clock.now())
 
     async def _commit(self, term: Term, batch: list[Operation]) -> None:
         guard = SetData(self._paths.term, self._election.term_document(), term.version)
@@ -132,7 +158,8 @@ class Resharding:
         term.version = committed.versions[0]
         written = [operation.path for operation in batch if isinstance(operation, (Create, SetData))]
         below = [path for path in written if path.startswith(self._paths.root + "/")]
-        term.wrote(below, committed.revision, self._host.clock.monotonic())
+        removed = [operation.path for operation in batch if isinstance(operation, Delete)]
+        term.wrote(below, committed.revision, self._host.clock.monotonic(), removed=removed)
         asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._again)
 
     async def _watch(self, term: Term, items: Iterable[int]) -> None:

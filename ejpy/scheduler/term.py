@@ -19,6 +19,8 @@ class Term:
     version: int
     settling: dict[str, int] = field(default_factory=dict)
     """Nodes of the last commit, with the revision that the copy of the tree must show before it is judged again."""
+    removed: set[str] = field(default_factory=set)
+    """Nodes that the last commit removed, which it must not show."""
     settle_by: float = 0.0
     """When not to wait for that any more (monotonic): somebody may have removed a node again."""
     neglect: Neglect = field(default_factory=Neglect)
@@ -37,9 +39,10 @@ class Term:
         if before - self.present:
             self.waiting.clear()
 
-    def wrote(self, paths: Iterable[str], revision: int, now: float) -> None:
-        """Nodes were written in the transaction `revision`; the copy of the tree will show them."""
+    def wrote(self, paths: Iterable[str], revision: int, now: float, *, removed: Iterable[str] = ()) -> None:
+        """Nodes were written, and others removed, in the transaction `revision`; the copy of the tree will show it."""
         self.settling.update(dict.fromkeys(paths, revision))
+        self.removed.update(removed)
         self.settle_by = now + SETTLE_SECONDS
 
     def settled(self, nodes: Mapping[str, Node], now: float) -> bool:
@@ -48,4 +51,5 @@ class Term:
             node = nodes.get(path)
             if node is not None and node.revision >= revision:
                 del self.settling[path]
-        return not self.settling or now >= self.settle_by
+        self.removed &= nodes.keys()
+        return not (self.settling or self.removed) or now >= self.settle_by

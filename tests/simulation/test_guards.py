@@ -391,3 +391,25 @@ def test_a_clock_that_is_off_by_less_than_is_allowed_does_its_share() -> None:
         assert {run.worker for run in cluster.runs()} == {worker.name for worker in workers}
 
     run_virtual(story)
+
+
+@pytest.mark.parametrize("ahead", [timedelta(minutes=2), -timedelta(minutes=2)], ids=["fast", "slow"])
+def test_a_worker_whose_clock_is_off_does_not_lead(ahead: timedelta, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(loop: VirtualLoop) -> None:
+        config = job_config(items=4, cron="0/10 * * * * ?", max_time_diff_seconds=60, claim_timeout=timedelta(seconds=3))
+        cluster = SimCluster(loop, config)
+        wrong = await cluster.add(ahead=ahead)
+        await cluster.until_time(1)
+        right = [await cluster.add(), await cluster.add()]
+        await cluster.until_time(109)
+
+        stalled = [r.getMessage() for r in caplog.records if "left the fire" in r.getMessage()]
+        assert not [line for line in stalled if any(w.host.instance_id in line for w in right)], "right ones were judged stalled"
+        assert {run.worker for run in cluster.runs()} == {worker.name for worker in right}
+        missing = {
+            fire: 4 - len(cluster.runs(instant(fire))) for fire in range(30, 110, 10) if len(cluster.runs(instant(fire))) != 4
+        }
+        assert not missing, f"items not run, by fire: {missing}; recorded: {cluster.evidence.not_run}"
+        assert cluster.leader() is not wrong
+
+    run_virtual(story)

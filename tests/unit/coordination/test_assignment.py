@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ejpy.config.model import ShardingStrategyName
+from ejpy.config.model import JobConfig, ShardingStrategyName
 from ejpy.coordination.assignment import Move, Plan, clear_flags, plan, removals, surplus, wanted_moves
 from ejpy.coordination.changes import InForce
 from ejpy.coordination.claims import Claim, Write, decide
@@ -29,7 +29,12 @@ STICKY, AVG = ShardingStrategyName.STICKY, ShardingStrategyName.AVG_ALLOCATION
 
 
 def moves_of(job: Job, total: int, strategy: ShardingStrategyName = STICKY, stalled: Iterable[str] = ()) -> list[Move]:
-    return wanted_moves(job.view, strategy, job.paths.job, total, frozenset(stalled))
+    return wanted_moves(job.view, configured(job, strategy, total), frozenset(stalled), NOW)
+
+
+def configured(job: Job, strategy: ShardingStrategyName, total: int, **more: object) -> JobConfig:
+    required = {"job_name": job.paths.job, "job_class": "m:C", "sharding_total_count": total}
+    return JobConfig.model_validate({**required, "job_sharding_strategy_type": strategy, **more})
 
 
 def begins_now(item: int) -> InForce:
@@ -38,7 +43,7 @@ def begins_now(item: int) -> InForce:
 
 def plan_of(job: Job, moves: Iterable[Move], *, overdue: Iterable[int] = ()) -> Plan:
     moves = list(moves)
-    return plan(job.paths, job.view, moves, job.ledger([move.item for move in moves]), begins_now, frozenset(overdue))
+    return plan(job.paths, job.view, moves, job.ledger([move.item for move in moves]), begins_now, frozenset(overdue), now=NOW)
 
 
 def reshard(job: Job, total: int, strategy: ShardingStrategyName = STICKY, *, stalled: Iterable[str] = ()) -> Plan:
@@ -496,4 +501,4 @@ def test_an_empty_view_asks_for_nothing() -> None:
     job = Job()
     assert clear_flags(job.paths, JobView()) == []
     assert surplus(JobView(), 5) == []
-    assert plan(job.paths, JobView(), [], {}, begins_now) == Plan((), frozenset(), (), ())
+    assert plan(job.paths, JobView(), [], {}, begins_now, now=NOW) == Plan((), frozenset(), (), ())

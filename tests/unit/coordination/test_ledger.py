@@ -11,7 +11,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ejpy.coordination.ledger import NOT_RUN_KEPT, Basis, BrokenEntry, Entry, NewerEntry, NotRunRange, decode, encode, new_entry
+from ejpy.coordination.ledger import (
+    Asked,
+    NOT_RUN_KEPT,
+    Basis,
+    BrokenEntry,
+    Entry,
+    NewerEntry,
+    NotRunRange,
+    decode,
+    encode,
+    new_entry,
+)
 from ejpy.errors import RegistryError
 from ejpy.terms import NotRun, Outcome, Reason
 from tests.unit.coordination.situations import BASIS, CHANGED, MINUTE, at, idle, ran, running
@@ -463,6 +474,9 @@ def test_every_field_of_an_entry_is_written() -> None:
         to_recover=True,
         overdue=True,
         hand_over=True,
+        asked=Asked(at("10:05"), Reason.TRIGGER),
+        asked_until=at("10:06"),
+        unscheduled=True,
     )
     unset = Entry(accounted_until=at("10:00"), basis=Basis("y", "UTC", 3))
     for field in fields(Entry):

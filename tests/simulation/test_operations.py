@@ -1,0 +1,207 @@
+"""What operators order through a job's nodes: triggers above all. Each order has its effect once, wherever its items go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from ejpy.coordination.view import DISABLED, ENABLED
+from ejpy.terms import NotRun, Outcome, Reason
+from tests.simulation.cluster import SimCluster, instant, job_config
+from tests.simulation.outsider import Outsider
+from tests.simulation.worker import Run, SimWorker
+from tests.support.virtual_loop import VirtualLoop, run_virtual
+
+NEVER = "0 0 0 1 1 ? 2099"
+FAR = 200.0
+"""Virtual seconds that no story here lasts."""
+
+
+def triggered(cluster: SimCluster) -> list[Run]:
+    return [run for run in cluster.runs() if run.reason is Reason.TRIGGER]
+
+
+def no_trigger_left(cluster: SimCluster) -> bool:
+    return not [path for path in cluster.nodes() if path.startswith(cluster.paths.triggers + "/")]
+
+
+def story(test: Callable[[SimCluster], Coroutine[Any, Any, None]], **settings: Any) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        await test(SimCluster(loop, job_config(**settings)))
+
+    run_virtual(main)
+
+
+async def workers(cluster: SimCluster, number: int, **how: Any) -> list[SimWorker]:
+    found = [await cluster.add(**how) for _ in range(number)]
+    await cluster.until_shared(*found)
+    return found
+
+
+def test_j2_a_trigger_runs_a_job_that_was_just_deployed_on_all_its_workers() -> None:
+    """J2: a daily job that had never been sharded could not be triggered."""
+
+    async def test(cluster: SimCluster) -> None:
+        a, b = await cluster.add(), await cluster.add()
+        await cluster.until(lambda: len(cluster.view().instances) == 2, "both are registered")
+        Outsider(cluster).trigger()
+        await cluster.until(lambda: len(triggered(cluster)) == 4, "all items run", within=5)
+        await cluster.until_time(cluster.loop.time() + 5)
+        assert Counter(run.item for run in triggered(cluster)) == Counter(range(4))
+        assert {run.worker for run in triggered(cluster)} == {a.name, b.name}
+        assert {run.attempt for run in triggered(cluster)} == {1}
+        assert no_trigger_left(cluster)
+
+    story(test, items=4, cron=NEVER)
+
+
+def test_j1_a_trigger_has_an_instant_of_its_own_and_moves_no_schedule() -> None:
+    """J1: the flag stayed, and the schedule stopped."""
+
+    async def test(cluster: SimCluster) -> None:
+        await workers(cluster, 1)
+        await cluster.until_time(7)
+        for seconds in (7, 12, 17):
+            await cluster.until_time(seconds)
+            Outsider(cluster).trigger()
+        await cluster.until_time(29)
+        assert len(triggered(cluster)) == 3
+        assert no_trigger_left(cluster)
+        assert len({run.fire for run in triggered(cluster)}) == 3
+        assert [run.fire for run in cluster.runs() if run.reason is Reason.SCHEDULED] == [instant(s) for s in (5, 10, 15, 20, 25)]
+        assert not cluster.evidence.not_run
+
+    story(test)
+
+
+def test_triggers_that_come_while_the_item_runs_are_one_run_when_it_ends() -> None:
+    async def test(cluster: SimCluster) -> None:
+        await workers(cluster, 1, body_seconds=lambda: 8.0)
+        await cluster.until(lambda: cluster.runs(), "it runs", within=70)
+        began = cluster.loop.time()
+        for _ in range(3):
+            await cluster.until_time(cluster.loop.time() + 1)
+            Outsider(cluster).trigger()
+            await cluster.until(lambda: no_trigger_left(cluster), "the order is taken note of")
+        assert len(cluster.runs()) == 1
+        await cluster.until_time(began + 30)
+        first, second = cluster.runs()
+        assert second.reason is Reason.TRIGGER
+        assert first.ended is not None
+        assert first.ended <= second.entered < first.ended + 1
+
+    story(test, cron="0 * * * * ?")
+
+
+def test_w14_two_triggers_in_quick_succession_are_two_runs_or_one_but_never_none() -> None:
+    """W14: the second deletes the first before its target has seen it, so that neither is seen."""
+
+    async def test(cluster: SimCluster) -> None:
+        await workers(cluster, 2)
+        outsider = Outsider(cluster)
+        outsider.trigger()
+        outsider.trigger()
+        await cluster.until_time(cluster.loop.time() + 10)
+        assert set(Counter(run.item for run in triggered(cluster)).values()) <= {1, 2}
+        assert {run.item for run in triggered(cluster)} == set(range(3))
+        assert no_trigger_left(cluster)
+
+    story(test, items=3, cron=NEVER)
+
+
+@pytest.mark.parametrize("what", ["item", "job"])
+def test_j3_a_trigger_of_what_is_disabled_runs_nothing_and_is_not_replayed(what: str) -> None:
+    """J3: a trigger of a disabled job was accepted, and nothing ran."""
+
+    async def test(cluster: SimCluster) -> None:
+        [worker] = await workers(cluster, 1)
+        outsider = Outsider(cluster)
+        switch = cluster.paths.item_disabled(0) if what == "item" else cluster.paths.server(worker.host.ip)
+        outsider.put(switch, b"" if what == "item" else DISABLED)
+        await cluster.until_time(cluster.loop.time() + 1)
+        outsider.trigger()
+        await cluster.until(lambda: cluster.evidence.not_run and no_trigger_left(cluster), "it is recorded, and gone")
+        if what == "item":
+            outsider.remove(switch)
+        else:
+            outsider.put(switch, ENABLED)
+        await cluster.until_time(cluster.loop.time() + 20)
+        assert not cluster.runs()
+        assert [record.why for record in cluster.evidence.not_run] == [NotRun.DISABLED]
+
+    story(test, cron=NEVER)
+
+
+def test_a_trigger_goes_with_its_item_when_that_is_moved_before_it_ran() -> None:
+    async def test(cluster: SimCluster) -> None:
+        [a] = await workers(cluster, 1, body_seconds=lambda: 6.0)
+        Outsider(cluster).trigger()
+        await cluster.until(lambda: len(cluster.runs()) == 2, "both items run")
+        Outsider(cluster).trigger()  # waits for the ends
+        await cluster.until(lambda: no_trigger_left(cluster), "the order is taken note of")
+        b = await cluster.add(body_seconds=lambda: 0.5)
+        await a.stop(grace=30)
+        await cluster.until(lambda: len(cluster.runs()) == 4, "both items run again", within=40)
+        await cluster.until_time(cluster.loop.time() + 20)
+        second = cluster.runs()[2:]
+        assert {run.worker for run in second} == {b.name}
+        assert {(run.item, run.reason) for run in second} == {(0, Reason.TRIGGER), (1, Reason.TRIGGER)}
+        assert len(cluster.runs()) == 4
+
+    story(test, items=2, cron=NEVER)
+
+
+@pytest.mark.parametrize("failover", [True, False])
+def test_a_triggered_run_whose_worker_dies_is_recovered_or_recorded(failover: bool) -> None:
+    async def test(cluster: SimCluster) -> None:
+        a = await cluster.add_leader(body_seconds=lambda: 6.0)
+        Outsider(cluster).trigger()
+        await cluster.until(lambda: cluster.runs(), "it runs")
+        await cluster.add()
+        a.crash()
+        await cluster.until_time(cluster.loop.time() + 30)
+        again = [run for run in cluster.runs() if run.attempt == 2]
+        assert len(again) == (1 if failover else 0)
+        assert [(record.why, record.until) for record in cluster.evidence.not_run] == (
+            [] if failover else [(NotRun.INTERRUPTED, cluster.runs()[0].fire)]
+        )
+        if failover:
+            assert again[0].fire == cluster.runs()[0].fire
+            assert again[0].reason is Reason.OWNER_LOST
+            assert again[0].outcome is Outcome.SUCCEEDED
+        entry = cluster.entry(0)
+        assert entry is not None
+        assert entry.accounted_until < again[0].fire if again else True
+
+    story(test, cron=NEVER, failover=failover)
+
+
+def test_j10_a_trigger_for_an_instance_that_just_died_leaves_no_node() -> None:
+    async def test(cluster: SimCluster) -> None:
+        a, b = await workers(cluster, 2)
+        b.crash()
+        Outsider(cluster).trigger()
+        await cluster.until(lambda: no_trigger_left(cluster), "no order is left")
+        assert {run.worker for run in triggered(cluster)} == {a.name}
+
+    story(test, items=2, cron=NEVER)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_the_network_does_a_trigger_runs_each_item_once(seed: int) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        cluster = SimCluster(loop, job_config(items=3, cron=NEVER), seed=seed)
+        await workers(cluster, 2)
+        cluster.trouble.lost_requests = cluster.trouble.lost_replies = 0.2
+        Outsider(cluster).trigger()
+        await cluster.until(lambda: no_trigger_left(cluster) and len(triggered(cluster)) >= 3, "all have run", within=120)
+        cluster.trouble.lost_requests = cluster.trouble.lost_replies = 0.0
+        await cluster.until_time(cluster.loop.time() + 30)
+        first = [run for run in triggered(cluster) if run.attempt == 1]
+        assert Counter(run.item for run in first) == Counter(range(3))
+        assert all(run.reason is Reason.OWNER_LOST for run in cluster.runs() if run.attempt > 1)
+
+    run_virtual(main)
