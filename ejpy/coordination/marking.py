@@ -30,6 +30,8 @@ class Marking:
     """`running` outlives its instance, so that the item is failed over."""
     foreign: bool
     """An instance that is no ejpy worker is registered."""
+    next_server: str | None = None
+    """Whose turn it is after a run here, under SINGLE_SHARDING_BALANCE."""
 
     def held_by_other(self, item: int) -> bool:
         """See `Marks.held_by_other`."""
@@ -55,7 +57,7 @@ class Marking:
     def of_end(self, item: int, *, marked: bool, release: bool) -> list[Operation]:
         """With the end of a body. `marked`: its claim left a `running` mark. `release`: give it up, if it was taken over."""
         operations: list[Operation] = [Delete(self.paths.item_running(item))] if marked else []
-        return [*operations, *self.of_release(item)] if release else operations
+        return [*operations, *self.of_release(item), *self._pass_on()] if release else operations
 
     def of_release(self, item: int) -> list[Operation]:
         """Give up an item that was taken over."""
@@ -67,6 +69,14 @@ class Marking:
             operations.append(Delete(self.paths.item_failovering(item), left.version))
         return operations
 
+    def _pass_on(self) -> list[Operation]:
+        """It is the next server's turn; the node is of the session of who ran last."""
+        if self.next_server is None:
+            return []
+        path = self.paths.next_server
+        there: list[Operation] = [Delete(path)] if path in self.nodes else []
+        return [*there, Create(path, self.next_server.encode(), ephemeral=True)]
+
     def no_resharding(self) -> list[Operation]:
         """Fails while a resharding is announced."""
         if not self.foreign:
@@ -77,5 +87,7 @@ class Marking:
 
     def is_mark(self, path: str) -> bool:
         """Whether a node is a mark: if a condition on it does not hold, the copy of the tree is late, not the ledger entry."""
+        if path == self.paths.next_server:
+            return True
         names = ("running", "failover", "failovering", "misfire")
         return path == self.paths.resharding_necessary or path.rpartition("/")[2] in names

@@ -18,6 +18,7 @@ from ejpy.errors import ConfigError, CronError
 from ejpy.registry.base import Node
 from ejpy.schedule.cron import CronSchedule
 from ejpy.scheduler.schedules import Schedules
+from ejpy.scheduler.wording import ONE_OFF
 
 
 class Configuration:
@@ -53,9 +54,9 @@ class Configuration:
         self.version = node.version if node is not None else None
         if node is None or node.revision == self._revision:
             return False
-        self._revision = node.revision
+        first, self._revision = self._revision is None, node.revision
         try:
-            config = from_document(node.data, self._paths.job, self.current.job_class)
+            config = from_document(node.data, self._paths.job, self.current.job_class, self.current.python_class)
             self.schedules.read(Basis.of(config))
         except (ConfigError, CronError) as error:
             self._log.error("the registry's configuration is broken, the last good one stays: %s", error)
@@ -63,6 +64,8 @@ class Configuration:
         basis_before, self.current = self.basis, config
         self._changes = changes.learn(self._changes, self.basis, node.modified, self._clock.now())
         if self.basis == basis_before:
+            if first and config.cron is None:
+                self._log.info(ONE_OFF)
             return False
-        self._log.info("the schedule is now %s, the item count %d", config.cron, config.sharding_total_count)
+        self._log.info("the schedule is now %s, the item count %d", config.cron or ONE_OFF, config.sharding_total_count)
         return True

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from datetime import datetime
 from enum import Enum
 
-from ejpy.config.model import JobConfig
+from ejpy.config.model import JobConfig, ShardingStrategyName
+from ejpy.coordination import assignment
 from ejpy.coordination.claims import Policy, Situation
 from ejpy.coordination.marking import Marking
 from ejpy.coordination.marks import Marks, foreign_instances, marks_of
@@ -30,12 +31,13 @@ from ejpy.registry.base import SessionState
 from ejpy.registry.mirror import TreeMirror
 from ejpy.scheduler.clock_check import ClockCheck
 from ejpy.scheduler.configuration import Configuration
-from ejpy.scheduler.host import Deed, Host
+from ejpy.scheduler.host import Host
 from ejpy.scheduler.item import Look, attempt_of
 from ejpy.scheduler.items import Items
 from ejpy.scheduler.leadership import Leadership
 from ejpy.scheduler.membership import Membership
 from ejpy.scheduler.neighbours import Neighbours
+from ejpy.scheduler.registration import Registration
 from ejpy.scheduler.takeover import Takeover
 from ejpy.terms import Executor
 
@@ -65,9 +67,10 @@ class JobScheduler:
         self._leadership = Leadership(host, self._paths, self._mirror, self.look_again, self._log)
         self._items = Items(host, self._paths, journal, self.look_again, self._log)
         self._takeover = Takeover(host, self._paths, self.look_again, self._log)
-        self._registering = Deed("registering", self.look_again, self._log)
+        self._registration = Registration(
+            host, self._membership, self._leadership.resignation, self._dismissed, self.look_again, self._log
+        )
         self._phase = Phase.NEW
-        self._registered_session: int | None = None
         self._view = JobView()
         self._marks = Marks()
         self._stale = True
@@ -86,7 +89,7 @@ class JobScheduler:
 
     async def start(self) -> None:
         """Register the job and this instance, and begin to take part. Raises JobConflict, ConfigError, RegistryError."""
-        self._configuration.current, self._registered_session = await self._membership.register()
+        self._configuration.current, self._registration.session_id = await self._membership.register()
         await self._mirror.start()
         self._phase = Phase.ACTIVE
         self._set_timer()
@@ -105,7 +108,7 @@ class JobScheduler:
         self._items.withdraw_waiting()
         self._membership.draining = True
         if self._host.registry.state is SessionState.CONNECTED:
-            await self._say_draining()
+            await self._registration.say_draining()
         self.look_again()
 
     async def settled(self) -> None:
@@ -127,7 +130,7 @@ class JobScheduler:
         await self._leadership.close()
         await self._items.close()
         await self._takeover.close()
-        await self._registering.cancel()
+        await self._registration.close()
         if phase is not Phase.DISMISSED and self._host.registry.state is SessionState.CONNECTED:
             try:
                 await self._membership.leave(resignation)
@@ -180,22 +183,17 @@ class JobScheduler:
 
     def _look_at_tree(self, now: datetime) -> None:
         view = self._current_view()
-        if self._registered(view):
+        if self._registration.holds(view):
             self._clock_check.look(self._mirror.nodes, self.config.max_time_diff_seconds)
         self._membership.draining = self._phase is Phase.DRAINING or self._clock_refused()
-        if self._phase is not Phase.DISMISSED and not self._registering.under_way:
-            if not self._registered(view):
-                self._registering.begin(self._register_again())
-            elif self._host.ip not in view.servers:
-                self._registering.begin(self._restore_server())
-            elif view.instances[self._host.instance_id].draining != self._membership.draining:
-                self._registering.begin(self._say_draining())
+        if self._phase is not Phase.DISMISSED:
+            self._registration.look(view, self.config)
         if self._configuration.look(self._mirror.nodes):
             self._set_timer()
-        if self._registered(view):
+        if self._registration.holds(view):
             self._neighbours.look(view.instances, now, self.config.misfire_grace)
         self._items.assign(self._mine(view), now)
-        able = self._phase is Phase.ACTIVE and self._registered(view) and not self._clock_refused()
+        able = self._phase is Phase.ACTIVE and self._registration.holds(view) and not self._clock_refused()
         willing = able and view.server_enabled(self._host.ip)
         schedule, changes = self._configuration.schedule, self._configuration.changes(now)
         self._leadership.look(view, self._marks, self.config, schedule, changes, now, willing=willing)
@@ -203,11 +201,6 @@ class JobScheduler:
             self._takeover.look(self._marks, view.instances, self._configuration.basis, now)
         if self._shared_out(view) or not view.enabled:
             self._ready.set()
-
-    def _registered(self, view: JobView) -> bool:
-        """The others see this instance in its present session. Before, whatever it claims would look like a dead worker's."""
-        own = view.instances.get(self._host.instance_id)
-        return own is not None and own.session_id == self._host.registry.session_id
 
     def _shared_out(self, view: JobView) -> bool:
         return len(view.assigned) >= self.config.sharding_total_count
@@ -228,6 +221,8 @@ class JobScheduler:
         foreign = bool(foreign_instances(view))
         if foreign:
             self._others_until = now
+        strategy = config.job_sharding_strategy_type
+        single = config.sharding_total_count == 1 and strategy is ShardingStrategyName.SINGLE_SHARDING_BALANCE
         resharding = foreign and (view.necessary or view.processing)
         trigger = marks.triggers.get(self._host.instance_id) if self._shared_out(view) else None
         situation = Situation(
@@ -246,7 +241,7 @@ class JobScheduler:
             may_claim=(
                 self._phase is Phase.ACTIVE
                 and self._mirror.fresh
-                and self._registered(view)
+                and self._registration.holds(view)
                 and (own or not job_enabled)
                 and not resharding
                 and not self._clock_refused()
@@ -263,6 +258,7 @@ class JobScheduler:
                 write=(foreign or config.running_marks) and config.monitor_execution,
                 persistent=config.failover,
                 foreign=foreign,
+                next_server=assignment.next_server(view, self._host.instance_id) if single else None,
             ),
             trigger=trigger,
         )
@@ -273,38 +269,6 @@ class JobScheduler:
             self._marks = marks_of(self._mirror.nodes, self._paths)
             self._stale = False
         return self._view
-
-    # -- registering again, dismissal --
-
-    async def _register_again(self) -> bool:
-        try:
-            if self._registered_session == self._host.registry.session_id:
-                if not await self._membership.removed_by_operator():
-                    return False  # the copy of the tree is late
-                self._dismissed()
-                return True
-            await self._host.registry.sync()
-            self._registered_session = await self._membership.rejoin()
-        except RegistryError as error:
-            self._log.info("not registered yet: %s", error)
-            return False
-        self._log.info("registered again under a new session")
-        return True
-
-    async def _restore_server(self) -> bool:
-        try:
-            await self._membership.restore_server(self.config)
-        except RegistryError as error:
-            self._log.info("the server's entry not restored: %s", error)
-            return False
-        return True
-
-    async def _say_draining(self) -> bool:
-        try:
-            await self._membership.say_draining(self._leadership.resignation())
-        except RegistryError as error:
-            self._log.info("the others are not told yet whether this worker takes anything new: %s", error)
-        return False  # the copy of the tree will tell
 
     def _dismissed(self) -> None:
         self._log.warning("an operator removed this instance: the job stops on this worker until it is started again")

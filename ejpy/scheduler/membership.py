@@ -179,7 +179,7 @@ class Membership:
         if node is None or not self._file.overwrite:
             return []
         try:
-            stored = from_document(node.data, self._paths.job, self._file.job_class)
+            stored = from_document(node.data, self._paths.job, self._file.job_class, self._file.python_class)
         except ConfigError as error:
             self._log.warning("the stored configuration is broken and will be replaced: %s", "; ".join(error.problems))
             return []
@@ -210,7 +210,7 @@ class Membership:
             document = to_document(self._file, previous=node.data)
             return self._file, document if document != node.data else None
         try:
-            stored = from_document(node.data, self._paths.job, self._file.job_class)
+            stored = from_document(node.data, self._paths.job, self._file.job_class, self._file.python_class)
             self._check_cron(stored)
         except ConfigError as error:
             raise ConfigError(
@@ -224,7 +224,9 @@ class Membership:
         return stored, None
 
     def _check_cron(self, config: JobConfig) -> None:
+        if config.cron is None:
+            return
         try:
-            parse(config.cron or "", config.time_zone, now=self._host.clock.now() - STILL_GOOD)
+            parse(config.cron, config.time_zone, now=self._host.clock.now() - STILL_GOOD)
         except CronError as error:
             raise ConfigError([str(error)]) from error

@@ -25,14 +25,14 @@ class Schedules:
         self._log = log
         self._parsed: dict[Basis, CronSchedule | None] = {}
 
-    def read(self, basis: Basis) -> CronSchedule:
-        """Parse a schedule that is to be in force. Raises CronError."""
-        schedule = parse(basis.cron, basis.time_zone, now=self._clock.now() - STILL_GOOD)
+    def read(self, basis: Basis) -> CronSchedule | None:
+        """Parse a schedule that is to be in force; None for a one-off job, which has none. Raises CronError."""
+        schedule = parse(basis.cron, basis.time_zone, now=self._clock.now() - STILL_GOOD) if basis.cron else None
         self._keep(basis, schedule)
         return schedule
 
     def of(self, basis: Basis) -> CronSchedule | None:
-        """The schedule, or None if it cannot be understood (any more)."""
+        """The schedule, or None if there is none, or it cannot be understood (any more)."""
         if basis not in self._parsed:
             try:
                 self.read(basis)

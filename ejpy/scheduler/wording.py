@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+ONE_OFF = "one-off: runs only when it is triggered"
+"""Of a job without a schedule."""
+
 
 def item_ranges(numbers: Iterable[int]) -> str:
     """`0-3, 7`; `none`."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from ejpy.config.document import to_document
 from ejpy.coordination.view import DISABLED, ENABLED
 from ejpy.terms import NotRun, Outcome, Reason
 from tests.simulation.cluster import SimCluster, instant, job_config
@@ -205,3 +207,45 @@ def test_whatever_the_network_does_a_trigger_runs_each_item_once(seed: int) -> N
         assert all(run.reason is Reason.OWNER_LOST for run in cluster.runs() if run.attempt > 1)
 
     run_virtual(main)
+
+
+# ---- sharding --------------------------------------------------------------------------------------------------------
+
+
+def test_single_sharding_balance_takes_turns() -> None:
+    """A job of one item moves on to the next server after each run, and stays with those that are there."""
+
+    async def test(cluster: SimCluster) -> None:
+        await workers(cluster, 3)
+        await cluster.until_time(61)
+        fires = [instant(seconds) for seconds in range(5, 61, 5)]
+        assert [run.fire for run in cluster.runs()] == fires
+        turns = [run.worker for run in cluster.runs()]
+        assert Counter(turns) == Counter({"1": 4, "2": 4, "3": 4})
+        assert all(before != after for before, after in pairwise(turns))
+        cluster.workers[1].crash()
+        await cluster.until_time(120)
+        assert {run.worker for run in cluster.runs() if run.entered > 80} == {"1", "3"}
+        assert not [run for run in cluster.runs() if run.attempt > 1]
+
+    story(test, job_sharding_strategy_type="SINGLE_SHARDING_BALANCE")
+
+
+def test_static_sharding_moves_nothing_when_workers_come_and_go() -> None:
+    """Only another item count deals anew (protocol reference, section 4.7)."""
+
+    async def test(cluster: SimCluster) -> None:
+        a = await cluster.add_leader()
+        await cluster.until(lambda: len(cluster.items_of(a)) == 4, "all items are its own")
+        b = await cluster.add()
+        await cluster.until_time(21)
+        assert len(cluster.items_of(a)) == 4
+        config = cluster.config.model_copy(update={"sharding_total_count": 6})
+        node = cluster.store.read(cluster.paths.config)
+        assert node is not None
+        Outsider(cluster).put(cluster.paths.config, to_document(config, previous=node.data))
+        await cluster.until(lambda: len(cluster.view().assigned) == 6, "the new items are assigned")
+        owners = Counter(assigned.instance_id for assigned in cluster.view().assigned.values())
+        assert owners == Counter({a.host.instance_id: 3, b.host.instance_id: 3})
+
+    story(test, items=4, static_sharding=True)
