@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ejpy.config.document import from_document, to_document
-from ejpy.coordination.view import ENABLED
+from ejpy.coordination.view import DISABLED, ENABLED
 from ejpy.registry.base import Create, Delete, Operation, SetData
 from tests.support.fleet import NEVER, Fleet, job, now, sqlite_url, zookeeper_url
 from tests.support.jobs import Execution
@@ -81,12 +81,15 @@ def test_c2_c9_three_workers_share_as_elasticjob_would_and_an_entry_without_work
 
         paths = fleet.paths("of-2")
         fleet.change(*(Create(fleet.paths(f"of-{items}").server("10.9.9.9"), ENABLED) for items in SHARES))
+        fleet.change(Create(paths.server("10.9.9.8"), DISABLED))
         workers[0].sigterm()
         assert workers[0].wait_exit(PATIENCE_SECONDS) == 0
         for items in SHARES:
             owners = fleet.wait_until_shared(f"of-{items}", items, *workers[1:])
             assert set(owners.values()) <= {fleet.id_of(worker) for worker in workers[1:]}
-        assert paths.server("10.9.9.9") in fleet.nodes("of-2")
+        # J9: and such entries piled up for ever. A disabled one is an operator's word, and stays.
+        wait_until(lambda: paths.server("10.9.9.9") not in fleet.nodes("of-2"), PATIENCE_SECONDS, "the entry is removed")
+        assert paths.server("10.9.9.8") in fleet.nodes("of-2")
         assert {(row["instances"], row["status"]) for row in fleet.rows("jobs", "list")} == {(2, "OK")}
         fleet.stop()
 
