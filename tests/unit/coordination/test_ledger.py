@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ejpy.coordination.ledger import (
-    Asked,
     NOT_RUN_KEPT,
+    Asked,
     Basis,
     BrokenEntry,
     Entry,

@@ -1,0 +1,158 @@
+"""Runs outside the schedule: asked for, claimed once, and moving nothing of the schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ejpy.coordination.changes import learn
+from ejpy.coordination.claims import Claim, Step, Wait, Write, decide, give_back
+from ejpy.coordination.ledger import Asked, Entry, NotRunRange
+from ejpy.terms import NotRun, Outcome, Reason
+from tests.unit.coordination.situations import (
+    BASIS,
+    CHANGED,
+    GONE,
+    HOUR,
+    ME,
+    MINUTE,
+    OTHER,
+    Instants,
+    at,
+    idle,
+    policy,
+    ran,
+    running,
+    situation,
+)
+
+FIVES = Instants("10:00", "10:05", "10:10", "10:15", "10:20")
+ASKED = Asked(at("10:02:30.125"), Reason.TRIGGER)
+
+
+def asked(entry: Entry) -> Entry:
+    return entry.ask(ASKED.instant, ASKED.reason, made=at("10:02:30"))
+
+
+def look(entry: Entry, now: str, *, enabled: bool = True, **settings: object) -> Step:
+    return decide(0, entry, situation(now, FIVES, policy=policy(**settings)), held_since=at("00:00"), enabled=enabled)
+
+
+def test_what_was_asked_for_is_claimed_at_its_own_instant_and_accounts_for_nothing_else() -> None:
+    step = look(asked(idle("10:00")), "10:02:31")
+    assert isinstance(step, Claim)
+    entry = step.entry
+    assert (entry.fire, entry.attempt, entry.reason, entry.owner) == (ASKED.instant, 1, Reason.TRIGGER, ME)
+    assert (entry.asked, entry.unscheduled, entry.accounted_until) == (None, True, at("10:00"))
+
+
+def test_it_comes_before_what_is_due_so_that_a_job_that_is_always_late_does_not_keep_it_waiting() -> None:
+    step = look(asked(idle("10:00")), "10:05:01")
+    assert isinstance(step, Claim)
+    assert step.entry.reason is Reason.TRIGGER
+    ended = replace(step.entry.end(Outcome.SUCCEEDED, 9, at("10:05:02")), token=9)
+    after = look(ended, "10:05:03")
+    assert isinstance(after, Claim)
+    assert (after.entry.fire, after.entry.unscheduled) == (at("10:05"), False)
+
+
+def test_while_the_item_runs_it_waits_and_the_end_leaves_it() -> None:
+    entry = asked(running("10:00", OTHER))
+    assert look(entry, "10:02:31") == Wait()
+    step = look(entry.end(Outcome.FAILED, 7, at("10:03")), "10:03:01")
+    assert isinstance(step, Claim)
+    assert step.entry.fire == ASKED.instant
+
+
+def test_several_that_wait_are_one_and_one_that_was_noted_is_not_noted_again() -> None:
+    entry = asked(idle("10:00"))
+    assert entry.ask(at("10:04"), Reason.TRIGGER, made=at("10:02:30")) is entry
+    again = entry.ask(at("10:04"), Reason.TRIGGER, made=at("10:03:30"))
+    assert (again.asked, again.asked_until) == (ASKED, at("10:03:30"))
+    claimed = again.claim_asked(ASKED, ME, at("10:04"), monitored=True)
+    assert claimed.ask(at("10:05"), Reason.TRIGGER, made=at("10:03:30")) is claimed
+    assert claimed.ask(at("10:05"), Reason.MISFIRE).asked == Asked(at("10:05"), Reason.MISFIRE)
+
+
+def test_older_than_the_grace_it_is_recorded() -> None:
+    step = look(asked(idle("10:00")), "11:02:31", misfire_grace=HOUR)
+    assert isinstance(step, Write)
+    [record] = step.entry.not_run
+    assert (record.until, record.why) == (ASKED.instant, NotRun.TOO_LATE)
+    assert (step.entry.asked, step.entry.accounted_until) == (None, at("10:00"))
+
+
+@pytest.mark.parametrize("suspended", [True, False])
+def test_j3_of_what_is_disabled_it_is_recorded(suspended: bool) -> None:
+    step = look(replace(asked(idle("10:00")), suspended=suspended), "10:02:31", enabled=False)
+    assert isinstance(step, Write)
+    [record] = step.entry.not_run
+    assert (record.until, record.why, step.entry.asked) == (ASKED.instant, NotRun.DISABLED, None)
+
+
+@pytest.mark.parametrize("failover", [True, False])
+def test_its_owner_dies(failover: bool) -> None:
+    entry = replace(asked(idle("10:00")).claim_asked(ASKED, GONE, at("10:02:31"), monitored=True), token=7)
+    step = look(entry, "10:04", failover=failover)
+    if failover:
+        assert isinstance(step, Claim)
+        assert (step.entry.fire, step.entry.attempt, step.entry.reason) == (ASKED.instant, 2, Reason.OWNER_LOST)
+        assert step.entry.unscheduled
+    else:
+        assert isinstance(step, Write)
+        [record] = step.entry.not_run
+        assert (record.until, record.why) == (ASKED.instant, NotRun.INTERRUPTED)
+    assert step.entry.accounted_until == at("10:00"), "10:00 to the instant of the request is still to be accounted for"
+
+
+@pytest.mark.parametrize("reason", [Reason.TRIGGER, Reason.MISFIRE])
+def test_a_claim_that_is_given_back_is_asked_for_again(reason: Reason) -> None:
+    wanted = Asked(ASKED.instant, reason)
+    entry = replace(idle("10:00").claim_asked(wanted, ME, at("10:02:31"), monitored=True), token=7)
+    back = give_back(entry)
+    assert (back.asked, back.running, back.accounted_until) == (wanted, False, at("10:00"))
+    step = look(back, "10:02:40")
+    assert isinstance(step, Claim)
+    assert (step.entry.fire, step.entry.attempt, step.entry.unscheduled) == (ASKED.instant, 2, True)
+
+
+def test_an_instant_that_passes_during_its_run_overlaps() -> None:
+    entry = replace(asked(idle("10:00")).claim_asked(ASKED, ME, at("10:02:31"), monitored=True), token=7)
+    step = look(entry.end(Outcome.SUCCEEDED, 7, at("10:06")), "10:06:01", misfire=True)
+    assert isinstance(step, Claim)
+    assert (step.entry.fire, step.entry.reason) == (at("10:05"), Reason.MISFIRE)
+
+
+def test_a_change_of_schedule_is_settled_first_so_that_the_run_is_told_the_count_in_force() -> None:
+    known = learn(learn((), BASIS, at("00:00"), at("00:00")), CHANGED, at("10:02"), at("10:02:31"))
+    s = situation("10:02:31", {BASIS: FIVES, CHANGED: FIVES}, changes=known)
+    step = decide(0, asked(idle("10:00")), s, held_since=at("00:00"), enabled=True)
+    assert isinstance(step, Write)
+    assert (step.entry.basis, step.entry.asked) == (CHANGED, ASKED)
+    assert isinstance(decide(0, step.entry, s, held_since=at("00:00"), enabled=True), Claim)
+
+
+def test_what_a_foreign_owner_had_is_accounted_for_up_to_now() -> None:
+    s = replace(situation("10:12", FIVES), others_until=at("10:11"))
+    step = decide(0, ran("10:00", "10:00:01", "10:00:02"), s, held_since=at("10:11:30"), enabled=True)
+    assert isinstance(step, Write)
+    assert (step.entry.accounted_until, step.entry.not_run) == (at("10:11"), ())
+    assert decide(0, step.entry, s, held_since=at("10:11:30"), enabled=True) is None
+
+
+def test_what_was_due_here_beside_foreign_instances_is_run() -> None:
+    s = replace(situation("10:05:01", FIVES), others_until=at("10:05:01"))
+    step = decide(0, ran("10:00", "10:00:01", "10:00:02"), s, held_since=at("10:01"), enabled=True)
+    assert isinstance(step, Write)
+    step = decide(0, step.entry, s, held_since=at("10:01"), enabled=True)
+    assert isinstance(step, Claim)
+    assert step.entry.fire == at("10:05")
+
+
+def test_records_of_what_was_asked_for_are_no_range_of_the_schedule() -> None:
+    entry = idle("10:05").record(at("10:00"), at("10:05"), NotRun.MISSED)
+    refused = asked(entry).refuse_asked(ASKED, NotRun.DISABLED)
+    assert [record.why for record in refused.not_run] == [NotRun.MISSED, NotRun.DISABLED]
+    assert refused.not_run[0] == NotRunRange(at("10:00"), at("10:05"), NotRun.MISSED)
+    assert refused.record(at("10:05"), at("10:05") + MINUTE, NotRun.MISSED).not_run[-1].after == at("10:05")
