@@ -44,14 +44,22 @@ def after_deaths(
 
 
 def left_over(
-    paths: JobPaths, view: JobView, marks: Marks, config: JobConfig, nodes: Mapping[str, Node]
+    paths: JobPaths,
+    view: JobView,
+    marks: Marks,
+    config: JobConfig,
+    nodes: Mapping[str, Node],
+    abandoned: Collection[str] = (),
 ) -> list[list[Operation]]:
     """All that the leader has to put right, in groups that belong together: what ElasticJob's reconcile sweep looks for now
-    and then, and what it overlooks."""
+    and then, and what it overlooks. `abandoned`: servers that have had no instance for long."""
     single = [
         *switched_off(paths, marks, config),
         *orphaned_triggers(paths, view, marks),
-        *orphaned_servers(paths, view, nodes),
+        *(
+            Delete(paths.server(ip), nodes[paths.server(ip)].version)
+            for ip in sorted(servers_without_instance(view) & {*abandoned})
+        ),
     ]
     groups = after_deaths(paths, view, marks, config, nodes)
     done = {operation.path for group in groups for operation in group}
@@ -91,11 +99,11 @@ def orphaned_triggers(paths: JobPaths, view: JobView, marks: Marks) -> list[Oper
     return [Delete(paths.trigger(instance)) for instance in sorted(marks.triggers.keys() - view.instances.keys())]
 
 
-def orphaned_servers(paths: JobPaths, view: JobView, nodes: Mapping[str, Node]) -> list[Operation]:
-    """Entries of servers without an instance. One that is disabled is an operator's word, and stays."""
+def servers_without_instance(view: JobView) -> frozenset[str]:
+    """Addresses whose entries stand for nobody. One that is disabled is an operator's word, and stays. A worker makes its
+    entry before its instance, so only one that has been so for a while is abandoned."""
     present = {instance.ip for instance in view.instances.values()}
-    orphans = sorted(view.servers.keys() - present - view.disabled_servers)
-    return [Delete(paths.server(ip), nodes[paths.server(ip)].version) for ip in orphans]
+    return frozenset(view.servers.keys() - present - view.disabled_servers)
 
 
 def _with_parents(path: str, nodes: Collection[str]) -> list[Operation]:

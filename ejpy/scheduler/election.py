@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ejpy.coordination.paths import JobPaths
 from ejpy.errors import GuardFailed, GuardFailure, RegistryError
@@ -74,9 +74,10 @@ class Election:
             return True
         return await self.abdicate()
 
-    async def abdicate(self) -> bool:
-        """Give the leadership up. Whether to look again at once."""
+    async def abdicate(self, also: Sequence[Operation] = ()) -> bool:
+        """Give the leadership up, and do `also` with it. Whether to look again at once."""
         operations = self.resignation() or [Delete(self._paths.leader)]  # without a term: the node was just read, and is ours
+        operations = [*operations, *also]
         self.term = None
         try:
             await self._host.group.commit(operations, not_after=self._host.registry.lease_until)

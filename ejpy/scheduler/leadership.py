@@ -26,7 +26,7 @@ from ejpy.registry.mirror import TreeMirror
 from ejpy.scheduler.election import Election
 from ejpy.scheduler.host import RETRY_SECONDS, Deed, Host
 from ejpy.scheduler.resharding import Resharding
-from ejpy.scheduler.term import Term
+from ejpy.scheduler.term import ABANDONED_SECONDS, Term
 
 
 class Leadership:
@@ -43,6 +43,7 @@ class Leadership:
         self._host = host
         self._paths = paths
         self._mirror = mirror
+        self._again = again
         self._log = log
         self._election = Election(host, paths, again, log)
         self._resharding = Resharding(host, paths, mirror, self._election, again, log)
@@ -77,7 +78,7 @@ class Leadership:
         if term is None:
             self._stop_checking()
         if leads and not willing:
-            self._deed.begin(self._election.abdicate())
+            self._deed.begin(self._election.abdicate(self._resharding.announcement(view)))
         elif view.leader is None and willing:
             self._deed.begin(self._election.stand())
         elif leads and term is None:
@@ -87,10 +88,18 @@ class Leadership:
             if schedule is not None and not term.checked:
                 term.checked = True
                 self.fired(config, schedule)  # the leader before may not have come to it
-            if untidy := failover.left_over(self._paths, view, marks, config, self._mirror.nodes):
+            abandoned = self._abandoned(term, view)
+            if untidy := failover.left_over(self._paths, view, marks, config, self._mirror.nodes, abandoned):
                 self._deed.begin(self._resharding.tidy(term, untidy))
             elif self._resharding.wanted(term, view, config):
                 self._deed.begin(self._resharding.reshard(term, view, config, known, now))
+
+    def _abandoned(self, term: Term, view: JobView) -> frozenset[str]:
+        known = term.without_instance.keys()
+        servers = failover.servers_without_instance(view)
+        if servers - known:
+            asyncio.get_running_loop().call_later(ABANDONED_SECONDS, self._again)
+        return term.abandoned(servers, self._host.clock.monotonic())
 
     def resignation(self) -> list[Operation]:
         """What gives the leadership up, if this worker has it."""

@@ -70,7 +70,7 @@ class Resharding:
 
         moves = self._moves(term, view, config)
         if foreign_instances(view) and moves and not view.necessary:
-            return await self._announce(term)
+            return await self._announce(term, view)
         surplus = assignment.surplus(view, config.sharding_total_count)
         try:
             ledger = await self.read_ledger(term, [move.item for move in moves], Basis.of(config), now)
@@ -119,11 +119,17 @@ class Resharding:
             return False
         return True
 
-    async def _announce(self, term: Term) -> bool:
+    async def _announce(self, term: Term, view: JobView) -> bool:
         """Foreign instances begin nothing while this flag is there, and the leader waits for what has begun."""
+        return await self.tidy(term, [self.announcement(view)])
+
+    def announcement(self, view: JobView) -> list[Operation]:
+        """What tells foreign instances that the next leader will reshard; they do not see it by themselves."""
+        if view.necessary or not foreign_instances(view):
+            return []
         flag = self._paths.resharding_necessary
         parent = [] if parent_of(flag) in self._mirror.nodes else [Create(parent_of(flag))]
-        return await self.tidy(term, [[*parent, Create(flag)]])
+        return [*parent, Create(flag)]
 
     async def read_ledger(self, term: Term, items: list[int], basis: Basis, now: datetime) -> dict[int, LedgerNode | None]:
         """The entries of `items`; those of a later ejpy are left out. Raises RegistryError."""

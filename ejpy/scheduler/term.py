@@ -9,6 +9,8 @@ from ejpy.coordination.neglect import Neglect
 from ejpy.registry.base import Node
 
 SETTLE_SECONDS = 5.0
+ABANDONED_SECONDS = 60.0
+"""A server's entry is made before its first instance, and stays while its worker is started anew."""
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class Term:
     """Items whose ledger entry is watched, since they shall move and cannot: they run, or the entry is of a later ejpy."""
     said: set[int] = field(default_factory=set)
     """Items whose entry is of a later ejpy, which was said."""
+    without_instance: dict[str, float] = field(default_factory=dict)
+    """Servers without an instance, and since when (monotonic)."""
     present: frozenset[str] = frozenset()
     """Ids of the instances that lived at the last look."""
 
@@ -38,6 +42,11 @@ class Term:
         before, self.present = self.present, frozenset(instances)
         if before - self.present:
             self.waiting.clear()
+
+    def abandoned(self, servers: Iterable[str], now: float) -> frozenset[str]:
+        """Which of the servers that have no instance have had none for ABANDONED_SECONDS."""
+        self.without_instance = {ip: self.without_instance.get(ip, now) for ip in servers}
+        return frozenset(ip for ip, since in self.without_instance.items() if now - since >= ABANDONED_SECONDS)
 
     def wrote(self, paths: Iterable[str], revision: int, now: float, *, removed: Iterable[str] = ()) -> None:
         """Nodes were written, and others removed, in the transaction `revision`; the copy of the tree will show it."""

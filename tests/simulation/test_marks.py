@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ejpy.coordination.marks import Marks, marks_of
+from ejpy.coordination.view import DISABLED, ENABLED
 from ejpy.registry.base import Delete
 from ejpy.terms import NotRun, Reason
 from tests.simulation.cluster import SimCluster, instant, job_config
@@ -233,6 +234,25 @@ def test_switching_failover_off_gives_up_what_waits() -> None:
         await cluster.until(lambda: marks(cluster) == Marks(), "the marks are removed")
 
     story(test, items=2, cron=NEVER, failover=False)
+
+
+def test_j9_entries_of_servers_that_are_gone_for_long_are_removed_but_for_disabled_ones() -> None:
+    """J9: each restart of a container left an entry for ever, and removing a disabled one enabled its host again. A Java worker
+    makes its entry before its instance: one that is young is not touched."""
+
+    async def test(cluster: SimCluster) -> None:
+        outsider = Outsider(cluster)
+        for number in range(50):
+            outsider.put(cluster.paths.server(f"10.1.0.{number}"), DISABLED if number == 7 else ENABLED)
+        await workers(cluster, 1)
+        await cluster.until_time(50)
+        outsider.put(cluster.paths.server("10.2.0.1"), ENABLED)
+        await cluster.until_time(80)
+        assert cluster.view().servers.keys() == {"10.0.0.1", "10.1.0.7", "10.2.0.1"}
+        await cluster.until_time(130)
+        assert cluster.view().servers.keys() == {"10.0.0.1", "10.1.0.7"}
+
+    story(test)
 
 
 # ---- together with instances that keep no ledger -----------------------------------------------------------------------

@@ -159,5 +159,8 @@ def test_j9_entries_of_servers_that_are_gone_are_removed_but_for_disabled_ones()
     job = tree()
     for ip, state in {"10.0.0.8": "ENABLED", "10.0.0.9": "DISABLED", "10.0.0.7": ""}.items():
         job.put_below(f"servers/{ip}", state)
-    job.commit(failover.orphaned_servers(job.paths, job.view, job.nodes))
+    gone = failover.servers_without_instance(job.view)
+    assert gone == {"10.0.0.8", "10.0.0.7"}
+    assert failover.left_over(job.paths, job.view, marks(job), config(), job.nodes) == []
+    commit_all(job, failover.left_over(job.paths, job.view, marks(job), config(), job.nodes, gone))
     assert job.view.servers.keys() == {"10.0.0.1", "10.0.0.2", "10.0.0.9"}
