@@ -77,7 +77,13 @@ class ShardContext:
     log: logging.LoggerAdapter[logging.Logger]
     """The logger `ejpy.job.<job name>`; its records carry job, item, scheduled time, token, attempt and reason."""
 
-    def __init__(self, attempt: Attempt, cancellation: Cancellation, save: Callable[[Any], Future[None]]) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        cancellation: Cancellation,
+        save: Callable[[Any], Future[None]],
+        hand_off: Cancellation,
+    ) -> None:
         """`save` stores a JSON value, called from the body's thread; its future ends as `save_checkpoint` shall end."""
         self.job_name = attempt.job_name
         self.job_parameter = attempt.job_parameter
@@ -94,6 +100,7 @@ class ShardContext:
         self.log = FieldsAdapter(logging.getLogger(f"ejpy.job.{attempt.job_name}"), attempt_fields(attempt))
         self._checkpoint = attempt.checkpoint
         self._cancellation = cancellation
+        self._hand_off = hand_off
         self._save = save
 
     # -- being told to stop --
@@ -107,6 +114,32 @@ class ShardContext:
         """Raise JobCancelled if this attempt was told to stop. A body need not catch it."""
         if self.cancelled:
             raise JobCancelled(f"job {self.job_name!r}, item {self.sharding_item}: this attempt was told to stop")
+
+    def call_when_cancelled(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Have `callback` called once when this attempt is told to stop; at once, if it was. From any thread.
+
+        For what waits where `cancelled` is not looked at: a socket to close, a query to end. It is called in a thread of ejpy's
+        that others need, and must return at once; what it raises is logged. The result takes the request back; a call that is
+        under way then is not waited for.
+        """
+
+        def call() -> None:
+            try:
+                callback()
+            except BaseException:
+                self.log.exception("what was to be called when the attempt is told to stop has failed")
+
+        return self._cancellation.call_when_set(call)
+
+    @property
+    def hand_off_wanted(self) -> bool:
+        """True once this worker gives its items to others, since it is about to end. Never False again.
+
+        The attempt may go on, and will be told to stop when the worker's grace period is over. Work that can be ended at any
+        time and is gone on with at the next fire, a stream say, does well to return now: then the other worker need not wait.
+        That the item is to move for another reason is not told.
+        """
+        return self._hand_off.is_set
 
     def wait(self, seconds: float) -> bool:
         """Sleep for `seconds`, or until told to stop; True if told to stop. Use it instead of `time.sleep`.
@@ -237,9 +270,13 @@ class ShardContextForTest(ShardContext):
                 future.set_exception(save_error)
             return future
 
-        super().__init__(attempt, Cancellation(), save)
+        super().__init__(attempt, Cancellation(), save, Cancellation())
         self.saved = []
 
     def cancel(self) -> None:
         """Tell the body to stop, as a shutdown does; from any thread."""
         self._cancellation.set()
+
+    def hand_off(self) -> None:
+        """Have `hand_off_wanted` true, as the beginning of a shutdown does; from any thread."""
+        self._hand_off.set()

@@ -19,10 +19,12 @@ from typing import Any
 from ejpy.clock import Clock
 from ejpy.config.model import JobConfig
 from ejpy.deadlines import all_of, silently_within, within
+from ejpy.error_handlers import ErrorHandling
 from ejpy.errors import ConfigError, JobConflict, OutcomeUnknown, RegistryError, RegistryUnavailable, SessionExpired
 from ejpy.execution.base import Attempt
 from ejpy.execution.runners import Runners
-from ejpy.history.records import Journal
+from ejpy.history.failures import Failures
+from ejpy.history.records import Journal, Journals
 from ejpy.logs import fields
 from ejpy.loop_watch import LoopWatch
 from ejpy.registry.base import Registry, SessionState
@@ -30,6 +32,7 @@ from ejpy.registry.group import GroupCommit
 from ejpy.schedule.timer import FireTimer
 from ejpy.scheduler import JobScheduler
 from ejpy.scheduler.host import RETRY_SECONDS, Host
+from ejpy.scheduler.job_runners import JobRunners
 from ejpy.terms import Executor
 
 logger = logging.getLogger("ejpy.worker")
@@ -39,8 +42,10 @@ CANCEL_SECONDS = 1.0
 CLOSE_RUNNERS_SECONDS = 0.5
 LEAVE_SECONDS = 1.0
 CLOSE_REGISTRY_SECONDS = 0.5
+TELL_SECONDS = 2.0
+"""For the error handlers, side by side with leaving and closing the registry."""
 CLOSING_SECONDS = 5.0
-"""What may pass after the grace period: the sum of the above, without draining, which is within it."""
+"""What may pass after the grace period: the sum of what is above, without draining, which is within it, and telling."""
 
 READY_SECONDS = 60.0
 
@@ -65,12 +70,23 @@ class Worker:
         identity: Identity,
         clock: Clock,
         runners: Runners,
+        error_handling: ErrorHandling,
         journal: Journal,
         executor_of: Callable[[JobConfig], Executor],
         new_uuid: Callable[[], str],
     ) -> None:
         self._registry = registry
-        self._runners = runners
+        self._error_handling = error_handling
+        failures = Failures(error_handling, self._config_of)
+        self._runners = JobRunners(
+            runners,
+            executor_of,
+            registry=registry,
+            clock=clock,
+            instance_id=identity.instance_id,
+            new_uuid=new_uuid,
+            on_failure=failures.listener_failed,
+        )
         self._timer = FireTimer(clock)
         self._group = GroupCommit(registry, clock=clock, loop=asyncio.get_running_loop())
         host = Host(
@@ -78,7 +94,7 @@ class Worker:
             group=self._group,
             clock=clock,
             timer=self._timer,
-            runner_for=runners.runner_for,
+            runner_for=self._runners.runner_for,
             namespace=namespace,
             instance_id=identity.instance_id,
             ip=identity.ip,
@@ -86,7 +102,8 @@ class Worker:
         )
         self._identity = identity
         self._configs = jobs
-        self._new_scheduler: Callable[[JobConfig], JobScheduler] = lambda job: JobScheduler(host, job, journal, executor_of)
+        journals = Journals(failures, journal, self._runners)
+        self._new_scheduler: Callable[[JobConfig], JobScheduler] = lambda job: JobScheduler(host, job, journals)
         self._jobs: list[JobScheduler] = []
         self._connected = asyncio.Event()
         self._unsubscribe = registry.on_session(self._session_changed)
@@ -116,12 +133,15 @@ class Worker:
                 ready = asyncio.ensure_future(self._say_ready())
                 await self._stop.wait()
                 ready.cancel()
-            await self._drain(grace)
+            await self._drain(grace if self._registry.failure is None else 0.0)  # no end could be recorded any more
         finally:
             failure = self._registry.failure
             await self._close()
         if failure is not None:
             raise RegistryError(str(failure))
+
+    def _config_of(self, job_name: str) -> JobConfig | None:
+        return next((job.config for job in self._jobs if job.name == job_name), None)
 
     @property
     def running(self) -> list[Attempt]:
@@ -218,7 +238,7 @@ class Worker:
             within(min(DRAIN_SECONDS, max(grace, 0.5)), "telling the others", [job.drain() for job in self._jobs])
         )
         await asyncio.wait({draining, cancelled}, return_when=asyncio.FIRST_COMPLETED)
-        settled = asyncio.ensure_future(all_of([job.settled() for job in self._jobs]))
+        settled = asyncio.ensure_future(self._settled())
         await asyncio.wait({settled, cancelled}, timeout=max(0.0, until - loop.time()), return_when=asyncio.FIRST_COMPLETED)
         if not settled.done():
             why = "a second signal came" if self._cancel.is_set() else f"the grace period of {grace:g} s is over"
@@ -231,6 +251,10 @@ class Worker:
             waiting.cancel()
             await asyncio.wait({waiting})
 
+    async def _settled(self) -> None:
+        await all_of([job.settled() for job in self._jobs])
+        await self._runners.settled()
+
     async def _close(self) -> None:
         self._timer.stop()
         self._loop_watch.stop()
@@ -240,9 +264,11 @@ class Worker:
             logger.error(
                 "left running: %s does not stop; what it writes through ejpy is refused", attempt.task_id, extra=_about(attempt)
             )
+        telling = asyncio.ensure_future(self._error_handling.close(TELL_SECONDS))
         await within(LEAVE_SECONDS, "removing this worker's nodes", (job.leave() for job in self._jobs))
         await within(LEAVE_SECONDS / 2, "ending writes", [self._group.close()])
         await self._registry.stop(CLOSE_REGISTRY_SECONDS)
+        await telling
         self._unsubscribe()
         logger.info("stopped")
 

@@ -16,9 +16,9 @@ from ejpy.config.file import WorkerFile, load_file
 from ejpy.config.registry_url import parse_url
 from ejpy.errors import ConfigError
 from ejpy.schedule.cron import fire_times
+from ejpy.scheduler.wording import ONE_OFF
 
 FIRES_SHOWN = 3
-ONE_OFF = "one-off: runs only when it is triggered"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from ejpy.config.classes import executor_for, load_class
 from ejpy.config.file import WorkerFile
 from ejpy.config.model import JobConfig
 from ejpy.config.registry_url import RegistryAddress, parse_url
+from ejpy.error_handlers import ErrorHandling
 from ejpy.errors import ConfigError, RegistryError
 from ejpy.execution.runners import Runners
 from ejpy.history.records import LogJournal
@@ -130,10 +131,10 @@ async def _run(
     processes: int,
 ) -> None:
     clock = SystemClock()
-    executors = {job.job_class: executor_for(load_class(job.job_class), None) for job in file.jobs}
+    executors = {job.body_class: executor_for(load_class(job.body_class), None) for job in file.jobs}
 
     def executor_of(job: JobConfig) -> Executor:
-        return job.executor or executors[job.job_class]
+        return job.executor or executors[job.body_class]
 
     identity = Identity(f"{ip}@-@{os.getpid()}.{secrets.token_hex(4)}", ip)
     registry = open_registry(address, clock)
@@ -144,6 +145,7 @@ async def _run(
         identity=identity,
         clock=clock,
         runners=Runners(loop=asyncio.get_running_loop(), clock=clock, threads=pool_size, processes=processes),
+        error_handling=ErrorHandling(clock),
         journal=LogJournal(),
         executor_of=executor_of,
         new_uuid=lambda: str(uuid.uuid4()),

@@ -5,8 +5,9 @@
                  └──► dropped; said once a minute, with the count
 
 It guards against handlers: one that blocks delays other handlers, not a job; one that raises, exits or cannot be made is a
-line in the log. A job whose settings are wrong (its configuration was changed in the registry) has its failures logged, as by
-LOG, so that none goes unnoticed. The thread is a daemon: one that hangs in a handler keeps no process from ending.
+line in the log. That the settings of a job are wrong (its configuration was changed in the registry) is said once; its failures
+stand in the log already, where whoever reports them writes them first (`ejpy.history.failures`). The thread is a daemon: one that
+hangs in a handler keeps no process from ending.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from ejpy.clock import Clock
 from ejpy.error_handlers.base import JobErrorHandler, JobFailure
 from ejpy.error_handlers.deduplication import Deduplication
-from ejpy.error_handlers.local import LogHandler
+from ejpy.error_handlers.local import IgnoreHandler
 from ejpy.error_handlers.secrets import without_secrets
 from ejpy.error_handlers.types import HandlerSettings, handler_class, problems_of
 from ejpy.errors import EjpyError
@@ -172,8 +173,8 @@ class ErrorHandling:
         problems = problems_of(settings)
         for problem in problems:
             text = without_secrets(problem, settings.props)
-            logger.error("the error handler cannot be used, failures are logged: %s", text, extra=fields(job=job_name))
-        kind = LogHandler if problems else handler_class(settings.type_name)
+            logger.error("the error handler cannot be used, failures are only logged: %s", text, extra=fields(job=job_name))
+        kind = IgnoreHandler if problems else handler_class(settings.type_name)
         made = kind(settings.props, self._clock)
         self._handlers[job_name] = settings, made
         return made

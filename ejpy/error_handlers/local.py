@@ -12,7 +12,20 @@ import logging
 from ejpy.error_handlers.base import JobErrorHandler, JobFailure
 from ejpy.logs import fields
 
-logger = logging.getLogger("ejpy.error_handlers")
+
+def log_failure(failure: JobFailure) -> None:
+    """Write one record at ERROR, with the stack trace where it is known, to the logger of the job."""
+    logger = logging.getLogger(f"ejpy.job.{failure.job_name}")
+    if not logger.isEnabledFor(logging.ERROR):
+        return
+    about = {"job": failure.job_name, "item": failure.sharding_item, "scheduled_time": failure.scheduled_time}
+    about |= {"token": failure.fencing_token, "attempt": failure.attempt, "reason": failure.reason}
+    known = {name: value for name, value in about.items() if value is not None}
+    record = logger.makeRecord(
+        logger.name, logging.ERROR, __file__, 0, "failed: %s", (failure.error,), None, extra=fields(**known)
+    )
+    record.exc_text = failure.traceback  # as of a record that comes from another process
+    logger.handle(record)
 
 
 class LogHandler(JobErrorHandler):
@@ -21,16 +34,7 @@ class LogHandler(JobErrorHandler):
     deduplicated = False
 
     def handle(self, failure: JobFailure) -> None:
-        if not logger.isEnabledFor(logging.ERROR):
-            return
-        about = {"job": failure.job_name, "item": failure.sharding_item, "scheduled_time": failure.scheduled_time}
-        about |= {"token": failure.fencing_token, "attempt": failure.attempt, "reason": failure.reason}
-        known = {name: value for name, value in about.items() if value is not None}
-        record = logger.makeRecord(
-            logger.name, logging.ERROR, __file__, 0, "failed: %s", (failure.error,), None, extra=fields(**known)
-        )
-        record.exc_text = failure.traceback  # as of a record that comes from another process
-        logger.handle(record)
+        log_failure(failure)
 
 
 class ThrowHandler(LogHandler):

@@ -33,6 +33,10 @@ BUILT_IN: Mapping[str, type[JobErrorHandler]] = {
 }
 
 
+LOCAL = frozenset({"LOG", "THROW", "IGNORE"})
+"""Those that send nothing: what they do is done when their jobs' failures are logged."""
+
+
 @dataclass(frozen=True, slots=True)
 class HandlerSettings:
     """What a job says of its error handler."""
@@ -43,12 +47,17 @@ class HandlerSettings:
     """For how long after a failure was told others with the same error are only counted; zero: each one is told."""
 
 
+def folded(type_name: str | None) -> str:
+    """The name in the spelling that names are compared in."""
+    return (type_name or "").strip().upper() or DEFAULT
+
+
 def handler_class(type_name: str | None) -> type[JobErrorHandler]:
     """The class of that name.
 
     Raises ConfigError with one problem: unknown (with a close name), provided twice, or an entry point that cannot be used.
     """
-    name = (type_name or "").strip().upper() or DEFAULT
+    name = folded(type_name)
     if name in BUILT_IN:
         return BUILT_IN[name]
     point = named(GROUP, name, same=lambda provided, wanted: provided.upper() == wanted)

@@ -63,6 +63,8 @@ class Ended:
     """For FAILED: type and message in one line, at most 500 characters."""
     abandoned: bool = False
     """The body did not stop and may still be running."""
+    traceback: str | None = None
+    """For FAILED: the stack trace, at most 20,000 characters; None where there is none."""
 
 
 SaveCheckpoint = Callable[[Attempt, Any], Awaitable[None]]
@@ -82,7 +84,8 @@ class Execution(Protocol):
         ...
 
     def withdraw(self) -> None:
-        """If the body has not been entered, end with outcome None; otherwise do nothing."""
+        """This worker gives its items to others: if the body has not been entered, end with outcome None; otherwise go on, and
+        let the body know that another worker could (`ShardContext.hand_off_wanted`)."""
         ...
 
 

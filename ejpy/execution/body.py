@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -23,6 +24,8 @@ from ejpy.wording import one_line
 
 ERROR_LENGTH = 500
 """Most characters of an error text."""
+TRACE_LENGTH = 20_000
+"""Most characters of a stack trace; of a longer one the middle is left out."""
 
 
 class How(str, Enum):
@@ -36,10 +39,11 @@ class How(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class BodyEnd:
-    """The end of a body; `error` is set for RAISED."""
+    """The end of a body; `error` is set for RAISED, and `trace`, too, if the body itself raised."""
 
     how: How
     error: str | None = None
+    trace: str | None = None
 
 
 class Interrupted(KeyboardInterrupt):
@@ -55,6 +59,20 @@ def describe_error(error: BaseException) -> str:
     kind = type(error).__name__
     text = one_line(" ".join(f"{kind}: {message}".split())) if message else kind
     return text if len(text) <= ERROR_LENGTH else text[: ERROR_LENGTH - 1] + "…"
+
+
+def describe_trace(error: BaseException) -> str:
+    """Its stack trace in at most 20,000 characters, without the frame that called what raised it."""
+    frames = error.__traceback__
+    try:
+        text = "".join(traceback.format_exception(type(error), error, frames and frames.tb_next)).rstrip("\n")
+    except BaseException as second:  # noqa: BLE001 - as for the message; what it is caused by may be as strange
+        return f"(its stack trace cannot be read: {type(second).__name__} was raised)"
+    if len(text) <= TRACE_LENGTH:
+        return text
+    mark = "\n[…]\n"
+    half = (TRACE_LENGTH - len(mark)) // 2
+    return text[:half] + mark + text[-half:]
 
 
 def run_body(attempt: Attempt, context: ShardContext, cancellation: Cancellation, job: Callable[[], ShardedJob]) -> BodyEnd:
@@ -102,11 +120,4 @@ async def _awaited(result: Awaitable[object], cancellation: Cancellation) -> Non
 def _end_by(error: BaseException, context: ShardContext) -> BodyEnd:
     if isinstance(error, Interrupted) or (isinstance(error, (JobCancelled, asyncio.CancelledError)) and context.cancelled):
         return BodyEnd(How.STOPPED)
-    text = describe_error(error)
-    trace = error.__traceback__
-    try:
-        # The first frame is ours, and says nothing to whoever reads the trace.
-        context.log.error("failed: %s", text, exc_info=(type(error), error, trace and trace.tb_next))
-    except Exception as second:  # noqa: BLE001 - a handler of the application's; the failure counts all the same
-        text = f"{text[: ERROR_LENGTH // 2]} (logging it failed, too: {describe_error(second)})"[:ERROR_LENGTH]
-    return BodyEnd(How.RAISED, text)
+    return BodyEnd(How.RAISED, describe_error(error), describe_trace(error))

@@ -181,7 +181,11 @@ class BoundedRunner(ABC):
         run.cancellation.set()
 
     def _withdraw(self, run: Run) -> None:
-        if not run.ended and run.told is None and not run.tell(Outcome.CANCELLED, if_waiting=True):
+        if run.ended or run.told is not None:
+            return
+        if run.tell(Outcome.CANCELLED, if_waiting=True):
+            run.hand_off.set()
+        else:
             self._end_waiting(run)
 
     def _end_waiting(self, run: Run) -> None:
@@ -198,12 +202,12 @@ class BoundedRunner(ABC):
         try:
             if run.ended:
                 if end is not None:
-                    run.log.warning("the body that was given up has ended now (%s)", end.error or end.how.value)
+                    how = end.trace or end.error or end.how.value
+                    run.log.warning("the body that was given up has ended now (%s)", how)
             elif end is None:
                 self._report(run, None)
             else:
-                outcome, error = run.outcome_of(end)
-                self._report(run, outcome, error)
+                self._report(run, run.outcome_of(end), end)
         finally:
             self._fill_places()
 
@@ -229,10 +233,10 @@ class BoundedRunner(ABC):
         finally:
             self._fill_places()
 
-    def _report(self, run: Run, outcome: Outcome | None, error: str | None = None, *, abandoned: bool = False) -> None:
+    def _report(self, run: Run, outcome: Outcome | None, end: BodyEnd | None = None, *, abandoned: bool = False) -> None:
         self._live.discard(run)
         try:
-            run.report(outcome, error, abandoned=abandoned)
+            run.report(outcome, end, abandoned=abandoned)
         finally:
             if not self._live:
                 self._idle.set()

@@ -130,6 +130,7 @@ class Child:
         """run, go, skip, exit: for the main thread."""
         self._instances = JobInstances()
         self._cancellations: dict[int, Cancellation] = {}
+        self._hand_offs: dict[int, Cancellation] = {}
         self._saving: dict[int, Future[None]] = {}
         self._numbers = itertools.count(1)
         self._in_body: Cancellation | None = None
@@ -141,7 +142,7 @@ class Child:
         while (order := self._orders.get())["type"] != "exit":
             number = order["run"]
             self._run(number, attempt_from_wire(order["attempt"]), self._cancellations[number])
-            del self._cancellations[number]
+            del self._cancellations[number], self._hand_offs[number]
 
     def _run(self, number: int, attempt: Attempt, cancellation: Cancellation) -> None:
         try:
@@ -155,10 +156,10 @@ class Child:
         self.send({"type": "ready", "run": number})
         if self._orders.get()["type"] == "go":
             end = self._body(number, attempt, cancellation, job)
-            self.send({"type": "ended", "run": number, "how": end.how.value, "error": end.error})
+            self.send({"type": "ended", "run": number, "how": end.how.value, "error": end.error, "trace": end.trace})
 
     def _body(self, number: int, attempt: Attempt, cancellation: Cancellation, job: Callable[[], ShardedJob]) -> BodyEnd:
-        context = ShardContext(attempt, cancellation, lambda value: self._save(number, value))
+        context = ShardContext(attempt, cancellation, lambda value: self._save(number, value), self._hand_offs[number])
         self._in_body = cancellation
         try:
             return contextvars.copy_context().run(run_body, attempt, context, cancellation, job)
@@ -204,10 +205,11 @@ class Child:
 
     def _take(self, message: Message) -> None:
         kind = message["type"]
-        if kind == "stop":
-            cancellation = self._cancellations.get(message["run"])
-            if cancellation is not None:
-                cancellation.set()
+        if kind in ("stop", "hand_off"):
+            flags = self._cancellations if kind == "stop" else self._hand_offs
+            flag = flags.get(message["run"])
+            if flag is not None:
+                flag.set()
         elif kind == "saved":
             future = self._saving.pop(message["save"])
             if message["error"] is None:
@@ -217,6 +219,7 @@ class Child:
         else:
             if kind == "run":
                 self._cancellations[message["run"]] = Cancellation()
+                self._hand_offs[message["run"]] = Cancellation()
             self._orders.put(message)
 
 

@@ -83,6 +83,10 @@ class ListeningRunner:
         """Fires that begin in the next turn of the loop."""
         self._live: set[GatedAttempt] = set()
         self._tasks: dict[asyncio.Task[None], Fire] = {}
+        self._open: set[Fire] = set()
+        """Fires whose listeners are still to be called by this worker."""
+        self._quiet = asyncio.Event()
+        self._quiet.set()
         self._closing = False
 
     # -- the contract --
@@ -103,6 +107,8 @@ class ListeningRunner:
         fire = self._gathering.get(key)
         if fire is None:
             fire = self._gathering[key] = Fire()
+            self._open.add(fire)
+            self._quiet.clear()
             self._loop.call_soon(self._begin, key)
 
         def ended(attempt: Attempt, end: Ended) -> None:
@@ -122,6 +128,16 @@ class ListeningRunner:
         if self._closing:
             gated.cancel("the worker stops")
         return gated
+
+    @property
+    def idle(self) -> bool:
+        """No fire is under way here."""
+        return not (self._gathering or self._tasks or self._live)
+
+    async def settled(self) -> None:
+        """Wait until the fires that were begun here are over, and their `after_fire` were called. What is to be called once for
+        all workers is not waited for: others can call it."""
+        await self._quiet.wait()
 
     async def close(self, timeout: float) -> list[Attempt]:
         """Cancel what runs, and wait at most `timeout` seconds for it and for the listeners. Idempotent.
@@ -150,6 +166,8 @@ class ListeningRunner:
             task = self._loop.create_task(self._run(fire), name=f"fire of {fire.job_name}")
             self._tasks[task] = fire
             task.add_done_callback(self._done)
+        else:
+            self._called_all(fire)
 
     async def _run(self, fire: Fire) -> None:
         info = fire.info()
@@ -188,6 +206,7 @@ class ListeningRunner:
         results = fire.results(info.items)
         for listener in called:
             await self._call(info, listener, "after_fire", partial(listener.after_fire, info, results))
+        self._called_all(fire)
         entered = [item for item, ended in results.items() if ended.outcome is not None]
         if self._once_for_all is not None and self._distributed and entered:
             await self._agree_completed(self._once_for_all, info, entered)
@@ -259,8 +278,14 @@ class ListeningRunner:
             )
         )
 
+    def _called_all(self, fire: Fire) -> None:
+        self._open.discard(fire)
+        if not self._open:
+            self._quiet.set()
+
     def _done(self, task: asyncio.Task[None]) -> None:
         fire = self._tasks.pop(task)
+        self._called_all(fire)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             about = fields(job=fire.job_name, scheduled_time=fire.instant)

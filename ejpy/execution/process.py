@@ -95,8 +95,9 @@ class ProcessRunner(BoundedRunner):
         place.number = next(self._numbers)
         place.loading = self.loop.call_later(self.load_timeout, self._not_loaded, place)
         self._of_run[run] = place
-        child, stop = place.child, {"type": "stop", "run": place.number}
-        run.cancellation.call_when_set(lambda: child.send(stop))
+        child, number = place.child, place.number
+        run.cancellation.call_when_set(lambda: child.send({"type": "stop", "run": number}))
+        run.hand_off.call_when_set(lambda: child.send({"type": "hand_off", "run": number}))
         child.send({"type": "run", "run": place.number, "attempt": attempt_to_wire(run.attempt)})
 
     def _new_place(self) -> Place:
@@ -170,7 +171,7 @@ class ProcessRunner(BoundedRunner):
                 child.send({"type": "skip"})
                 self._leave(place, None)
         else:
-            self._leave(place, BodyEnd(How(message["how"]), message["error"]))
+            self._leave(place, BodyEnd(How(message["how"]), message["error"], message["trace"]))
 
     async def _save(self, run: Run, child: ChildProcess, message: Message) -> None:
         error = None
@@ -217,7 +218,6 @@ class ProcessRunner(BoundedRunner):
         else:
             error = f"its child process {how} before the job's class was loaded"
             if self._enter(run):
-                run.log.error("failed: %s", error)
                 self._leave(place, BodyEnd(How.RAISED, error))
             else:
                 self._leave(place, None)
@@ -225,6 +225,4 @@ class ProcessRunner(BoundedRunner):
     def _end_of_killed(self, place: Place, run: Run, how: str) -> BodyEnd:
         if place.forced and run.told is not None:
             return BodyEnd(How.STOPPED)
-        error = f"its child process {how}"
-        run.log.error("failed: %s", error)
-        return BodyEnd(How.RAISED, error)
+        return BodyEnd(How.RAISED, f"its child process {how}")

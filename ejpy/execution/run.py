@@ -22,7 +22,7 @@ from typing import Any
 from ejpy.clock import Clock
 from ejpy.errors import OutcomeUnknown, StaleAttempt
 from ejpy.execution.base import Attempt, Ended, SaveCheckpoint
-from ejpy.execution.body import BodyEnd, How, describe_error
+from ejpy.execution.body import BodyEnd, How, describe_error, describe_trace
 from ejpy.execution.cancellation import Cancellation
 from ejpy.job import SAVE_SECONDS, ShardContext
 from ejpy.logs import FieldsAdapter, attempt_fields
@@ -56,6 +56,8 @@ class Run:
         self.context = contextvars.copy_context()
         """Variables set by one body are not seen by the next one in the same thread."""
         self.cancellation = Cancellation()
+        self.hand_off = Cancellation()
+        """Another worker could go on: set once the body was entered and this worker gives its items away."""
         self.log = FieldsAdapter(logging.getLogger("ejpy.execution"), attempt_fields(attempt))
         self.entered: datetime | None = None
         self.told: Outcome | None = None
@@ -76,7 +78,7 @@ class Run:
         self._withdraw(self)
 
     def shard_context(self) -> ShardContext:
-        return ShardContext(self._attempt, self.cancellation, self.save_from_thread)
+        return ShardContext(self._attempt, self.cancellation, self.save_from_thread, self.hand_off)
 
     # -- entering: from the body's thread --
 
@@ -135,23 +137,24 @@ class Run:
             self.timer.cancel()
         self.timer = timer
 
-    def report(self, outcome: Outcome | None, error: str | None = None, *, abandoned: bool = False) -> None:
-        """Call `on_ended`, the first time; later calls do nothing."""
+    def report(self, outcome: Outcome | None, end: BodyEnd | None = None, *, abandoned: bool = False) -> None:
+        """Call `on_ended`, the first time; later calls do nothing. `end` tells why it failed."""
         if self.ended:
             return
         self.ended = True
         self.set_timer(None)
-        self._on_ended(self._attempt, Ended(outcome, self.entered, self._clock.now(), error, abandoned))
+        error, trace = (end.error, end.trace) if end is not None and outcome is Outcome.FAILED else (None, None)
+        self._on_ended(self._attempt, Ended(outcome, self.entered, self._clock.now(), error, abandoned, trace))
 
-    def outcome_of(self, end: BodyEnd) -> tuple[Outcome, str | None]:
+    def outcome_of(self, end: BodyEnd) -> Outcome:
         """A body that finished its work succeeded, told to stop or not; one that stopped unasked has failed."""
         if end.how is How.RETURNED:
-            return Outcome.SUCCEEDED, None
+            return Outcome.SUCCEEDED
         if end.how is How.STOPPED and self.told is not None:
-            return self.told, None
-        return Outcome.FAILED, end.error
+            return self.told
+        return Outcome.FAILED
 
 
 def unexpected(error: BaseException) -> BodyEnd:
     """The end of a body whose end could not be reported as it should: something around it, logging perhaps, raised."""
-    return BodyEnd(How.RAISED, describe_error(error))
+    return BodyEnd(How.RAISED, describe_error(error), describe_trace(error))

@@ -2,10 +2,11 @@
 
 From the worker             | from the child
 ----------------------------|--------------------------------------------------------------------
-run, an attempt             | ready (its class is loaded), or failed, with the error
-go: enter the body          | ended, how and with what error
+run, an attempt             | ready: its class is loaded, or its body will raise why not
+go: enter the body          | ended: how, with what error and trace
 skip: do not                |
 stop: cancel it             |
+hand off: others could run  |
 saved, or why not           | save, a checkpoint
 exit                        | log, a record
 

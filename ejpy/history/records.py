@@ -7,6 +7,7 @@ fails a job.
 from __future__ import annotations
 
 import logging
+import traceback
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -27,8 +28,17 @@ class AttemptStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class BodyEnded:
+    """A body ended. Whether that counts is not known yet, and will not be as long as the registry is away."""
+
+    attempt: Attempt
+    instance_id: str
+    end: Ended
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptEnded:
-    """A body ended. `recorded`: the ledger took its end; otherwise a newer attempt exists, and this one does not count."""
+    """An attempt is over. `recorded`: the ledger took its end; otherwise a newer attempt exists, and this one does not count."""
 
     attempt: Attempt
     instance_id: str
@@ -51,7 +61,7 @@ class FiresNotRun:
     instance_id: str
 
 
-Record = AttemptStarted | AttemptEnded | FiresNotRun
+Record = AttemptStarted | BodyEnded | AttemptEnded | FiresNotRun
 
 
 class Journal(Protocol):
@@ -60,11 +70,27 @@ class Journal(Protocol):
     def write(self, record: Record) -> None: ...
 
 
-class LogJournal:
-    """Writes each record as one line of the log, with its parts as fields. What a body raised is not repeated: whoever ran the
-    body has logged it, with its trace."""
+class Journals:
+    """Several as one. One that raises is told of on standard error, and keeps no record from the others."""
+
+    def __init__(self, *journals: Journal) -> None:
+        self._journals = journals
 
     def write(self, record: Record) -> None:
+        for journal in self._journals:
+            try:
+                journal.write(record)
+            except Exception:  # noqa: BLE001 - a log handler of the application's, mostly; logging it would raise again
+                traceback.print_exc()
+
+
+class LogJournal:
+    """Writes each record as one line of the log, with its parts as fields. What a body raised stands in a record of its own
+    (`failures`)."""
+
+    def write(self, record: Record) -> None:
+        if isinstance(record, BodyEnded):
+            return
         if isinstance(record, FiresNotRun):
             extra = fields(job=record.job_name, item=record.item, why=record.why.value)
             which = f"{record.first}" if record.first == record.until else f"all from {record.first} to {record.until}"

@@ -1,4 +1,4 @@
-"""What the kinds of job know of an attempt, and how a program that is not Python is told of it.
+"""How a program that is not Python is told of an attempt.
 
 ElasticJob hands a script one argument, and a web server one header, with a JSON text of the sharding context. It is written
 here as Gson does for ElasticJob 3: the same keys in the same order, no key for what is missing, and `= & ' < >` escaped. What
@@ -8,33 +8,12 @@ ElasticJob does not know (scheduled time, token, attempt …) goes beside it, so
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Protocol, cast
 
 from ejpy.job import ShardContext
 from ejpy.logs import plain
 
 # Gson's defaults: safe inside of HTML, and without the two line separators that JavaScript does not take.
 _GSON_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "=&'<>\u2028\u2029"}
-
-
-class KindContext(Protocol):
-    """What a kind of job needs of a context beyond `ShardContext`'s own."""
-
-    @property
-    def hand_off_wanted(self) -> bool:
-        """True while the item is assigned to another worker, which waits for it to become idle here."""
-        ...
-
-    def call_when_cancelled(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called once when the attempt is told to stop, or soon if it was; from any thread. The result takes
-        the request back; a call that is under way then is not waited for."""
-        ...
-
-
-def of_kind(shard_ctx: ShardContext) -> KindContext:
-    """The same context, as a kind of job sees it."""
-    return cast(KindContext, shard_ctx)
 
 
 def sharding_context_json(shard_ctx: ShardContext, *, ascii_only: bool) -> str:

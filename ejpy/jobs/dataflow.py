@@ -9,8 +9,8 @@
 What ends a stream, besides a fetch that brings nothing:
 
 * the attempt is told to stop: it is *cancelled*, unless it has nothing left to do;
-* another worker is waiting for the item (resharding): it *succeeded*, and the stream goes on there with the next fire. In
-  ElasticJob a stream is ended by nothing else, neither by a shutdown nor by a disabled job, and blocks both;
+* the worker is about to end, and gives its items to others: it *succeeded*, and the stream goes on there with the next fire.
+  In ElasticJob a stream is ended neither by a shutdown nor by a disabled job, and blocks both;
 * an exception, of the fetch or the processing: it *failed*, and the next fire begins anew.
 
 Data that was fetched is processed first, whatever else happens: where fetching takes it from a queue, it would be lost. Nothing
@@ -26,7 +26,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Generic, TypeGuard, TypeVar
 
 from ejpy.job import ShardContext, ShardedJob
-from ejpy.jobs.context import of_kind
 from ejpy.jobs.props import PropsReader, problems_of, settings_of
 
 T = TypeVar("T")
@@ -121,8 +120,8 @@ def _goes_on(streaming: bool, shard_ctx: ShardContext) -> bool:
     if not streaming:
         return False
     shard_ctx.raise_if_cancelled()
-    if of_kind(shard_ctx).hand_off_wanted:
-        shard_ctx.log.info("the stream ends here, since another worker is to go on with it")
+    if shard_ctx.hand_off_wanted:
+        shard_ctx.log.info("the stream ends here: the worker is about to end, and another one goes on with it")
         return False
     return True
 

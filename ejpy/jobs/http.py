@@ -31,7 +31,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 from ejpy.clock import SystemClock
 from ejpy.job import ShardContext, ShardedJob
 from ejpy.jobs.connection import Hold, connect
-from ejpy.jobs.context import beyond_elasticjob, of_kind, sharding_context_json
+from ejpy.jobs.context import beyond_elasticjob, sharding_context_json
 from ejpy.jobs.errors import HttpFailed
 from ejpy.jobs.props import PropsReader, problems_of, settings_of
 from ejpy.version import __version__
@@ -83,7 +83,7 @@ class HttpJob(ShardedJob):
         settings = settings_of(shard_ctx, _settings)
         shard_ctx.raise_if_cancelled()
         hold = Hold()
-        take_back = of_kind(shard_ctx).call_when_cancelled(hold.cut)
+        take_back = shard_ctx.call_when_cancelled(hold.cut)
         try:
             _Exchange(settings, _headers(settings, shard_ctx), hold, shard_ctx).run()
         except HttpFailed:

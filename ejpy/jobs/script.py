@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from ejpy.clock import SystemClock
 from ejpy.job import ShardContext, ShardedJob
-from ejpy.jobs.context import beyond_elasticjob, of_kind, sharding_context_json
+from ejpy.jobs.context import beyond_elasticjob, sharding_context_json
 from ejpy.jobs.errors import ScriptFailed
 from ejpy.jobs.output import Lines, Tail
 from ejpy.jobs.process_group import Exit, ProcessGroup, Unkillable
@@ -79,7 +79,7 @@ class ScriptJob(ShardedJob):
             raise ScriptFailed(f"{shown(settings.arguments[0])} could not be started: {error}") from error
         try:
             with group:
-                take_back = of_kind(shard_ctx).call_when_cancelled(group.tell)
+                take_back = shard_ctx.call_when_cancelled(group.tell)
                 try:
                     end = group.run(take)
                 finally:

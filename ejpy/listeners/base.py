@@ -35,7 +35,8 @@ class FireInfo:
 
 
 class JobListener:
-    """Subclass it and write what is needed. It is made without arguments, once for each job of a worker that names it.
+    """Subclass it and write what is needed. It is made without arguments, in a thread, once for each job of a worker that names
+    it, and anew when the job's listeners change.
 
     The methods are called in threads, several fires of a job perhaps at once. Whatever they raise goes to the job's error
     handler, and the fire goes on. A listener that hangs holds up the items of its fire, and no other job's.

@@ -16,7 +16,7 @@ from ejpy.logs import FieldsAdapter, attempt_fields
 logger = logging.getLogger("ejpy.execution")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Fire:
     """See the module's text. All on the control loop."""
 

@@ -15,6 +15,7 @@ look; each keeps no more state than what it has begun and not ended.
     items.py          the items that are mine: what is there to do; item.py: one of them
     entries.py        their ledger entries, read and written
     bodies.py         those that run here: started, ended; checkpoints.py: what they save
+    job_runners.py    what the bodies of a job are handed to, with its listeners
     wording.py        words for log lines
 """
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ejpy.execution.base import Attempt, Ended, SaveCheckpoint
-from ejpy.history.records import AttemptEnded, AttemptStarted, Journal
+from ejpy.history.records import AttemptEnded, AttemptStarted, BodyEnded, Journal
 from ejpy.logs import fields
 from ejpy.scheduler.host import RETRY_SECONDS, Host
 from ejpy.scheduler.item import Item, Look, NotStarted
@@ -116,6 +116,7 @@ class Bodies:
         if item.execution is None or item.execution.attempt is not attempt:
             self._log.error("an attempt ended that is not known here: %s", attempt)
             return
+        self._journal.write(BodyEnded(attempt, self._host.instance_id, ended))
         item.ended = ended
         if ended.outcome is None:
             item.rest_until = asyncio.get_running_loop().time() + RETRY_SECONDS

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ejpy.clock import Clock
+from ejpy.config.model import JobConfig
 from ejpy.execution.base import Runner
 from ejpy.registry.base import Registry
 from ejpy.registry.group import GroupCommit
+from ejpy.registry.mirror import TreeMirror
 from ejpy.schedule.timer import NextAfter
-from ejpy.terms import Executor
 
 RETRY_SECONDS = 1.0
 """When something failed though the registry is connected, it is looked at again after this."""
@@ -27,6 +28,23 @@ class Timer(Protocol):
     def remove(self, name: str) -> None: ...
 
 
+class JobTree(Protocol):
+    """What is known of a job's nodes (JobScheduler)."""
+
+    @property
+    def mirror(self) -> TreeMirror:
+        """A copy of the job's tree."""
+        ...
+
+    def enabled_items(self) -> Collection[int]:
+        """The items that a fire consists of now."""
+        ...
+
+    def look_again(self) -> None:
+        """Something is other than before."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """Handed to every JobScheduler of a worker."""
@@ -35,7 +53,8 @@ class Host:
     group: GroupCommit
     clock: Clock
     timer: Timer
-    runner_for: Callable[[Executor], Runner]
+    runner_for: Callable[[JobConfig, JobTree], Runner]
+    """What the bodies of a job are handed to now; asked at every look."""
     namespace: str
     instance_id: str
     """`{IPv4}@-@{pid}.{random}`: unique for each process that ever lived."""

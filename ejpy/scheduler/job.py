@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from datetime import datetime
 from enum import Enum
 
@@ -39,7 +38,6 @@ from ejpy.scheduler.membership import Membership
 from ejpy.scheduler.neighbours import Neighbours
 from ejpy.scheduler.registration import Registration
 from ejpy.scheduler.takeover import Takeover
-from ejpy.terms import Executor
 
 
 class Phase(Enum):
@@ -53,10 +51,9 @@ class Phase(Enum):
 class JobScheduler:
     """See the module's text. All methods on the control loop."""
 
-    def __init__(self, host: Host, file: JobConfig, journal: Journal, executor_of: Callable[[JobConfig], Executor]) -> None:
+    def __init__(self, host: Host, file: JobConfig, journal: Journal) -> None:
         self.name = file.job_name
         self._host = host
-        self._executor_of = executor_of
         self._log = FieldsAdapter(logging.getLogger("ejpy.scheduler"), {"job": file.job_name})
         self._paths = JobPaths(host.namespace, file.job_name)
         self._mirror = TreeMirror(host.registry, self._paths.root, self._tree_changed)
@@ -84,6 +81,16 @@ class JobScheduler:
     def config(self) -> JobConfig:
         """The configuration that counts."""
         return self._configuration.current
+
+    @property
+    def mirror(self) -> TreeMirror:
+        """A copy of the job's tree."""
+        return self._mirror
+
+    def enabled_items(self) -> list[int]:
+        """The items that a fire consists of now."""
+        disabled = self._current_view().disabled_items
+        return [item for item in range(self.config.sharding_total_count) if item not in disabled]
 
     # -- life --
 
@@ -249,7 +256,7 @@ class JobScheduler:
             config_version=self._configuration.version,
             enabled=lambda item: job_enabled and item not in disabled,
             attempt_of=lambda item, entry, token: attempt_of(config, self._host.instance_id, item, entry, token),
-            runner=self._host.runner_for(self._executor_of(config)),
+            runner=self._host.runner_for(config, self),
             marking=Marking(
                 paths=self._paths,
                 me=self._host.instance_id,

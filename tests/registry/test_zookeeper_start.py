@@ -12,11 +12,11 @@ from contextlib import contextmanager
 import pytest
 
 from ejpy.clock import SystemClock
+from ejpy.config.zookeeper_hosts import parse_hosts
 from ejpy.errors import AccessDenied, ConfigError, RegistryError, RegistryUnavailable, RegistryUnreachable
 from ejpy.registry.base import Create, SessionState
 from ejpy.registry.zookeeper import ZooKeeperRegistry
 from ejpy.registry.zookeeper.handler import PollHandler
-from ejpy.registry.zookeeper.hosts import parse_hosts
 from tests.support.loop import Signals, eventually, run
 from tests.support.proxy import Proxy
 from tests.support.zookeeper import ZooKeeperServer, connected, leftovers

@@ -23,7 +23,7 @@ from ejpy.registry.memory import MemoryStore
 from ejpy.schedule.timer import NextAfter
 from ejpy.scheduler import JobScheduler
 from ejpy.scheduler.host import Host
-from ejpy.terms import Executor, Outcome, Reason
+from ejpy.terms import Outcome, Reason
 from tests.support.unreliable import Trouble, UnreliableRegistry
 from tests.support.virtual_loop import LoopClock, VirtualLoop
 
@@ -63,7 +63,7 @@ class Evidence:
             self.not_run.append(record)
         elif isinstance(record, AttemptEnded):
             self.recorded.append(record)
-        else:
+        elif isinstance(record, AttemptStarted):
             self.started.append(record)
 
 
@@ -225,13 +225,13 @@ class SimWorker:
             group=GroupCommit(self.registry, clock=self.clock, loop=loop),
             clock=self.clock,
             timer=self.timer,
-            runner_for=lambda executor: self.runner,
+            runner_for=lambda config, tree: self.runner,
             namespace=NAMESPACE,
             instance_id=f"10.0.0.{name}@-@{name}.x",
             ip=f"10.0.0.{name}",
             new_uuid=lambda: f"{name}-{next(numbers)}",
         )
-        self.job = JobScheduler(self.host, config, evidence, lambda job: Executor.THREAD)
+        self.job = JobScheduler(self.host, config, evidence)
 
     # -- being paused and dying --
 

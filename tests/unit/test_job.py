@@ -15,6 +15,7 @@ from ejpy.errors import JobCancelled, OutcomeUnknown, StaleAttempt
 from ejpy.execution.base import Attempt
 from ejpy.execution.cancellation import Cancellation
 from ejpy.job import ShardContext, ShardedJob
+from ejpy.logs import fields_of
 from ejpy.terms import Reason
 
 ATTEMPT = Attempt(
@@ -48,6 +49,31 @@ def test_a_job_can_be_tested_without_a_worker() -> None:
     Export().execute(context)
     assert context.saved == [3, 4, 5]
     assert context.checkpoint == 5
+
+
+def test_a_test_can_say_that_another_worker_could_go_on() -> None:
+    context = ShardContext.for_test()
+    before = context.hand_off_wanted
+    context.hand_off()
+    assert (before, context.hand_off_wanted, context.cancelled) == (False, True, False)
+
+
+def test_whoever_asked_for_it_is_called_when_the_body_is_told_to_stop(caplog: pytest.LogCaptureFixture) -> None:
+    context, called = ShardContext.for_test(sharding_item=3), list[str]()
+
+    def breaks() -> None:
+        raise SystemExit("none of the caller's business")
+
+    context.call_when_cancelled(breaks)
+    take_back = context.call_when_cancelled(lambda: called.append("taken back"))
+    context.call_when_cancelled(lambda: called.append("told"))
+    take_back()
+    assert called == []
+    context.cancel()
+    context.call_when_cancelled(lambda: called.append("late"))
+    assert called == ["told", "late"]
+    [record] = caplog.records
+    assert fields_of(record)["item"] == 3
 
 
 def test_a_test_can_cancel_the_body() -> None:
@@ -225,7 +251,7 @@ def test_a_structure_that_contains_itself_is_refused() -> None:
 def test_no_answer_is_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ejpy.job, "_BODY_WAITS_SECONDS", 0.01)
     silent: Future[None] = Future()
-    context = ShardContext(ATTEMPT, Cancellation(), lambda value: silent)
+    context = ShardContext(ATTEMPT, Cancellation(), lambda value: silent, Cancellation())
     with pytest.raises(OutcomeUnknown, match="the worker did not answer"):
         context.save_checkpoint(1)
     with pytest.raises(OutcomeUnknown, match="the worker did not answer"):

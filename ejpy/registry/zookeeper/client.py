@@ -33,8 +33,8 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from ejpy.clock import Clock
+from ejpy.config.zookeeper_hosts import format_hosts
 from ejpy.registry.zookeeper.handler import PollHandler
-from ejpy.registry.zookeeper.hosts import format_hosts
 
 log = logging.getLogger("ejpy.registry.zookeeper")
 kazoo_log = logging.getLogger("ejpy.registry.zookeeper.kazoo")

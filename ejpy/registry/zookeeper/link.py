@@ -18,13 +18,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ejpy.clock import Clock
+from ejpy.config.zookeeper_hosts import format_hosts
 from ejpy.errors import AccessDenied, RegistryError, RegistryUnavailable, RegistryUnreachable
 from ejpy.registry.base import Node, SessionState
 from ejpy.registry.zookeeper.channel import Channel
 from ejpy.registry.zookeeper.client import EXPIRED, REFUSED_CREDENTIALS, Client, Handover
 from ejpy.registry.zookeeper.guard import PROBE_PATIENCE, SessionGuard
 from ejpy.registry.zookeeper.handler import THREAD_NAME
-from ejpy.registry.zookeeper.hosts import format_hosts
 from ejpy.registry.zookeeper.requests import GET_DATA, Refused, Request, read_many, sync
 from ejpy.registry.zookeeper.watches import Watches
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from ejpy.clock import Clock
+from ejpy.config.zookeeper_hosts import format_hosts, parse_hosts
 from ejpy.errors import RegistryError, RegistryUnavailable
 from ejpy.registry.base import (
     Committed,
@@ -26,7 +27,6 @@ from ejpy.registry.base import (
 )
 from ejpy.registry.session import SessionListeners
 from ejpy.registry.zookeeper.faults import from_operation
-from ejpy.registry.zookeeper.hosts import format_hosts, parse_hosts
 from ejpy.registry.zookeeper.link import Link
 from ejpy.registry.zookeeper.requests import (
     GET_CHILDREN,

@@ -118,6 +118,24 @@ class Plain(ShardedJob):
             pass
         context.raise_if_cancelled()
 
+    def fail_at_length(self, context: ShardContext, argument: str) -> None:
+        raise ValueError("x" * 100_000 + "the end")
+
+    def until_hand_off(self, context: ShardContext, argument: str) -> None:
+        context.save_checkpoint("entered")
+        while not context.hand_off_wanted:
+            context.wait(0.001)  # nothing wakes it: it is looked at between two steps of work
+
+    def until_called_back(self, context: ShardContext, argument: str) -> None:
+        called, event = list[str](), threading.Event()
+        context.call_when_cancelled(lambda: called.append("taken back"))()
+        context.call_when_cancelled(lambda: called.append("called"))
+        context.call_when_cancelled(event.set)
+        context.save_checkpoint("entered")
+        assert event.wait(60)
+        context.save_checkpoint(called)
+        context.raise_if_cancelled()
+
     def finish_when_told(self, context: ShardContext, argument: str) -> None:
         context.save_checkpoint("entered")
         assert context.wait(60)
@@ -228,6 +246,27 @@ class Coroutine(ShardedJob):
     async def until_told(self, context: ShardContext, argument: str) -> None:
         await context.save_checkpoint_async("entered")
         await asyncio.Event().wait()
+
+    async def fail_at_length(self, context: ShardContext, argument: str) -> None:
+        raise ValueError("x" * 100_000 + "the end")
+
+    async def until_hand_off(self, context: ShardContext, argument: str) -> None:
+        await context.save_checkpoint_async("entered")
+        while not context.hand_off_wanted:
+            await context.wait_async(0.001)  # as above
+
+    async def until_called_back(self, context: ShardContext, argument: str) -> None:
+        called, event = list[str](), threading.Event()
+        context.call_when_cancelled(lambda: called.append("taken back"))()
+        context.call_when_cancelled(lambda: called.append("called"))
+        context.call_when_cancelled(event.set)
+        try:
+            await context.save_checkpoint_async("entered")
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            assert event.wait(60)
+            await context.save_checkpoint_async(called)
+            raise
 
     async def finish_when_told(self, context: ShardContext, argument: str) -> None:
         try:

@@ -66,18 +66,33 @@ def test_m1_whatever_a_body_raises_is_the_failure_of_its_attempt_alone(executor:
 
 
 @every_executor
-def test_a_failure_is_logged_with_trace_job_and_item(executor: Executor, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
+def test_a_failure_has_its_stack_trace_and_is_logged_by_whoever_hears_of_it(
+    executor: Executor, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> Ended:
         async with harness(executor) as h:
-            await h.run("fail ValueError", 3)
+            return await h.run("fail ValueError", 3)
 
-    run(scenario())
-    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert record.name == "ejpy.job.shop"
-    assert "ValueError: bad value" in record.getMessage()
-    fields = fields_of(record)
-    assert (fields["job"], fields["item"], fields["token"]) == ("shop", 3, 17)
-    assert "in fail" in logging.Formatter().format(record)
+    trace = run(scenario()).traceback
+    assert trace is not None
+    first, *others, message, more = trace.splitlines()
+    assert (first, message, more) == ("Traceback (most recent call last):", "ValueError: bad", "value")
+    assert "in execute" in others[0], "the frames of ejpy's own tell nothing"
+    assert any("in fail" in line for line in others)
+    assert caplog.records == []
+
+
+@every_executor
+def test_of_a_long_stack_trace_beginning_and_end_are_kept(executor: Executor) -> None:
+    async def scenario() -> Ended:
+        async with harness(executor) as h:
+            return await h.run("fail_at_length")
+
+    trace = run(scenario()).traceback
+    assert trace is not None
+    assert len(trace) <= 20_000
+    assert trace.startswith("Traceback (most recent call last):")
+    assert trace.endswith("the end")
 
 
 @every_executor
@@ -260,6 +275,36 @@ def test_withdraw_does_nothing_to_a_body_that_was_entered(executor: Executor, ga
             execution.withdraw()
             gate.open()
             assert (await h.end_of()).outcome is Outcome.SUCCEEDED
+
+    run(scenario())
+
+
+@every_executor
+def test_withdraw_lets_a_body_that_was_entered_know_that_another_worker_could_go_on(executor: Executor) -> None:
+    async def scenario() -> None:
+        async with harness(executor, size=2) as h:
+            told = h.start("until_hand_off", 0)
+            h.start("until_told", 1)
+            await h.until_entered(0, 1)
+            told.withdraw()
+            ended = await h.end_of(0)
+            assert (ended.outcome, ended.error) == (Outcome.SUCCEEDED, None)
+            assert 1 not in h.ended()
+
+    run(scenario())
+
+
+@every_executor
+def test_a_body_can_have_something_called_when_it_is_told_to_stop(executor: Executor) -> None:
+    """What it called was called in another thread, and what it takes back is not called."""
+
+    async def scenario() -> None:
+        async with harness(executor, **no_grace) as h:
+            execution = h.start("until_called_back")
+            await h.until_entered(0)
+            execution.cancel("a test")
+            assert (await h.end_of()).outcome is Outcome.CANCELLED
+            assert h.saved() == ["entered", ["called"]]
 
     run(scenario())
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from ejpy.execution.base import Ended
 from ejpy.execution.wire import attempt_from_wire, attempt_to_wire, encode, received
-from ejpy.logs import fields_of
 from ejpy.terms import Executor, Outcome
 from tests.support.loop import eventually, run
 from tests.support.waiting import wait_until
@@ -138,18 +138,16 @@ def test_a_child_that_was_only_asked_to_stop_is_used_again() -> None:
         (f"die_of {int(signal.SIGABRT)}", "its child process was killed by SIGABRT"),
     ],
 )
-def test_a_crash_is_the_failure_of_its_attempt_and_says_how(behaviour: str, error: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_crash_is_the_failure_of_its_attempt_and_says_how(behaviour: str, error: str) -> None:
     async def scenario() -> None:
         async with harness(PROCESS, size=1) as h:
             await h.run("say_pid", 0)
             ended = await h.run(behaviour, 1)
-            assert (ended.outcome, ended.error, ended.abandoned) == (Outcome.FAILED, error, False)
+            assert ended == Ended(Outcome.FAILED, ended.entered, ended.ended, error)
             assert not exists(h.saved()[0]), "a zombie was left"
             assert (await h.run("succeed", 2)).outcome is Outcome.SUCCEEDED
 
     run(scenario())
-    (record,) = [r for r in caplog.records if r.levelno == logging.ERROR and r.name.startswith("ejpy")]
-    assert (record.getMessage(), fields_of(record)["item"]) == (f"failed: {error}", 1)
 
 
 def test_what_the_body_of_a_crashed_child_started_is_ended(gate: Gate) -> None:

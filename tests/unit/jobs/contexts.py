@@ -20,8 +20,6 @@ PATIENCE_SECONDS = 60.0
 class KindContextForTest(ShardContextForTest):
     """What a kind of job is given."""
 
-    hand_off_wanted = False
-
     def __init__(self, props: Mapping[str, str] | None = None, **changes: Any) -> None:
         values: dict[str, Any] = {
             "job_name": "report",
@@ -43,8 +41,8 @@ class KindContextForTest(ShardContextForTest):
         self.requests = 0
         """How many callbacks were asked for and not taken back."""
 
-    def call_when_cancelled(self, callback: Callable[[], None]) -> Callable[[], None]:
-        take_back = self._cancellation.call_when_set(callback)
+    def call_when_cancelled(self, callback: Callable[[], object]) -> Callable[[], None]:
+        take_back = super().call_when_cancelled(callback)
         self.requests += 1
 
         def taken_back() -> None:

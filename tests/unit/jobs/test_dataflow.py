@@ -160,7 +160,7 @@ def test_a_stream_ends_well_when_another_worker_waits_for_the_item(execute: Exec
     context = KindContextForTest(STREAMING)
 
     def assigned_elsewhere() -> None:
-        context.hand_off_wanted = True
+        context.hand_off()
 
     flow = Flow(["a"], ["b"], in_fetch=assigned_elsewhere)
     execute(flow, context)

@@ -275,3 +275,25 @@ def test_listeners_of_one_job_share_a_round() -> None:
             assert shared.happened.all.count("STARTED") == 2
 
     run(main())
+
+
+def test_a_worker_that_is_to_end_does_not_wait_for_the_others() -> None:
+    async def main() -> None:
+        shared = Shared()
+        await shared.make_job()
+        async with shared.worker() as a, shared.worker() as b:
+            for item in (0, 1):
+                a.start(item)
+            for item in (2, 3):
+                b.start(item, job_parameter="until told")
+            await shared.registers("completed", "0", "1")
+            await a.runner.settled()
+            assert "COMPLETED" not in shared.happened.all
+            assert not a.runner.idle
+            left = asyncio.ensure_future(b.runner.settled())
+            for gated in list(b.runner._live):
+                gated.cancel("enough")
+            await left
+            await b.until("COMPLETED")
+
+    run(main())

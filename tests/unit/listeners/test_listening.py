@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
@@ -414,5 +415,38 @@ def test_a_distribute_once_listener_needs_others_to_agree_with() -> None:
         with pytest.raises(ValueError, match="DistributeOnceListener needs something to agree"):
             async with bench(make):
                 pass
+
+    run(main())
+
+
+# ---- the end of a worker --------------------------------------------------------------------------------------------
+
+
+def test_settled_when_after_fire_was_called_and_not_before() -> None:
+    async def main() -> None:
+        async with bench(Telling) as b:
+            await b.runner.settled()
+            listener_of(b).gates["after"].clear()
+            b.start(0)
+            settled = asyncio.ensure_future(b.runner.settled())
+            await b.until("ended 0 succeeded", "after")
+            assert not settled.done()
+            assert not b.runner.idle
+            listener_of(b).gates["after"].set()
+            await settled
+            await eventually(lambda: b.runner.idle)
+
+    run(main())
+
+
+@pytest.mark.parametrize("stop", [cancel, withdraw])
+def test_a_fire_that_is_called_off_before_it_begins_leaves_nothing_to_wait_for(stop: Callable[[Execution], None]) -> None:
+    async def main() -> None:
+        async with bench(Telling) as b:
+            stop(b.start(0))
+            await b.until("ended 0 None")
+            await b.runner.settled()
+            assert b.runner.idle
+            assert of(b.happened.all, "before", "after") == []
 
     run(main())
