@@ -8,7 +8,8 @@ from datetime import datetime
 
 from ejpy.config.document import from_document
 from ejpy.config.model import JobConfig
-from ejpy.coordination.ledger import BrokenEntry, Entry, decode
+from ejpy.coordination.ledger import Entry
+from ejpy.coordination.ledger_document import BrokenEntry, decode
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.status import item_status, job_status
 from ejpy.coordination.view import JobView, view_of

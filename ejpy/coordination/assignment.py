@@ -20,7 +20,8 @@ from datetime import datetime
 from ejpy.config.model import JobConfig, ShardingStrategyName
 from ejpy.coordination import sharding
 from ejpy.coordination.changes import InForce
-from ejpy.coordination.ledger import Entry, encode, new_entry
+from ejpy.coordination.ledger import Entry, new_entry
+from ejpy.coordination.ledger_document import encode
 from ejpy.coordination.marks import is_foreign
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ejpy.coordination.ledger import decode, encode
+from ejpy.coordination.ledger_document import decode, encode
 from ejpy.coordination.paths import JobPaths
 from ejpy.errors import GuardFailed, OutcomeUnknown, RegistryUnavailable, StaleAttempt
 from ejpy.execution.base import Attempt

@@ -14,7 +14,8 @@ from dataclasses import replace
 from datetime import timezone
 
 from ejpy.coordination.claims import Situation
-from ejpy.coordination.ledger import BrokenEntry, Entry, NewerEntry, decode, encode, new_entry
+from ejpy.coordination.ledger import Entry, new_entry
+from ejpy.coordination.ledger_document import BrokenEntry, NewerEntry, decode, encode
 from ejpy.coordination.paths import JobPaths
 from ejpy.errors import AccessDenied, GuardFailed, GuardFailure, OutcomeUnknown, RegistryError, RequestTooLarge
 from ejpy.history.records import FiresNotRun, Journal

@@ -15,7 +15,8 @@ from ejpy.config.model import JobConfig
 from ejpy.coordination import assignment, changes
 from ejpy.coordination.assignment import LedgerNode, Move, Plan
 from ejpy.coordination.changes import Changes, InForce
-from ejpy.coordination.ledger import Basis, BrokenEntry, NewerEntry, decode, new_entry
+from ejpy.coordination.ledger import Basis, new_entry
+from ejpy.coordination.ledger_document import BrokenEntry, NewerEntry, decode
 from ejpy.coordination.marks import foreign_instances, marks_of
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 
 from ejpy.coordination import failover
-from ejpy.coordination.ledger import Basis, BrokenEntry, Entry, NewerEntry, decode, encode, new_entry
+from ejpy.coordination.ledger import Basis, Entry, new_entry
+from ejpy.coordination.ledger_document import BrokenEntry, NewerEntry, decode, encode
 from ejpy.coordination.marks import Marks, marks_of
 from ejpy.coordination.paths import JobPaths
 from ejpy.errors import GuardFailed, RegistryError

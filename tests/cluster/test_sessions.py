@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ejpy.coordination.ledger import decode
+from ejpy.coordination.ledger_document import decode
 from ejpy.errors import RegistryUnavailable, SessionExpired, StaleAttempt
 from ejpy.terms import Outcome, Reason
 from tests.cluster.bodies import GATE_VARIABLE, notes

@@ -17,7 +17,8 @@ from random import Random
 from typing import Any
 
 from ejpy.config.model import JobConfig
-from ejpy.coordination.ledger import Entry, decode
+from ejpy.coordination.ledger import Entry
+from ejpy.coordination.ledger_document import decode
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, view_of
 from ejpy.registry.base import Node

@@ -28,7 +28,8 @@ import yaml
 from typing_extensions import Self
 
 from ejpy.config.registry_url import parse_url
-from ejpy.coordination.ledger import Entry, decode
+from ejpy.coordination.ledger import Entry
+from ejpy.coordination.ledger_document import decode
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, view_of
 from ejpy.registry.base import Node, Operation

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 
 from ejpy.coordination.changes import learn
 from ejpy.coordination.claims import Claim, Policy, Situation, Wait, decide, give_back
-from ejpy.coordination.ledger import Basis, Entry, NotRunRange, decode, encode, new_entry
+from ejpy.coordination.ledger import Basis, Entry, NotRunRange, new_entry
+from ejpy.coordination.ledger_document import decode, encode
 from ejpy.terms import CatchUp, NotRun, Outcome, Reason
 from tests.unit.coordination.situations import Every, at
 

@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ejpy.coordination.assignment import LedgerNode
-from ejpy.coordination.ledger import Entry, decode, encode
+from ejpy.coordination.ledger import Entry
+from ejpy.coordination.ledger_document import decode, encode
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, instance_document, view_of
 from ejpy.registry.base import Create, Delete, Node, Operation, Registry, SetData, ancestors, operation_bytes

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ejpy.config.document import to_document
-from ejpy.coordination.ledger import encode
+from ejpy.coordination.ledger_document import encode
 from ejpy.errors import RegistryUnavailable
 from ejpy.logs import fields_of
 from ejpy.registry.base import Create, Delete, SessionListener, SetData
