@@ -88,6 +88,26 @@ def test_the_order_of_instances_is_that_of_their_texts() -> None:
     assert assign(AVG, "job", 2, [ten, nine], {}) == {0: nine, 1: ten}
 
 
+WORKERS = ["10.42.3.17@-@1.5f0c9a2e", "10.42.5.4@-@1.c4b81d07", "10.42.5.4@-@1.09ee61b3"]
+NAMES = "orders invoices stock mail users prices reports taxes carts refunds images"
+DEEDS = "sync archive export import clean check notify merge count"
+NINETY_NINE = [f"{name}-{deed}" for name, deed in product(NAMES.split(), DEEDS.split())]
+
+
+def test_c10_many_jobs_of_one_item_are_on_one_worker_by_default_and_spread_with_round_robin() -> None:
+    """C10: a hundred jobs of one item were all on one node. That is what AVG_ALLOCATION means; ROUND_ROBIN begins elsewhere
+    for each name."""
+    assert len(set(NINETY_NINE)) == 99
+
+    def jobs_of_each(strategy: ShardingStrategyName) -> Counter[str]:
+        return Counter(assign(strategy, job, 1, WORKERS, {})[0] for job in NINETY_NINE)
+
+    assert jobs_of_each(AVG) == {max(WORKERS): 99}
+    spread = jobs_of_each(ROUND_ROBIN)
+    assert set(spread) == set(WORKERS)
+    assert all(15 <= jobs <= 51 for jobs in spread.values()), spread
+
+
 @pytest.mark.parametrize(
     ("job", "now_ms", "expected"),
     [
