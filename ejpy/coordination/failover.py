@@ -53,7 +53,9 @@ def left_over(
 ) -> list[list[Operation]]:
     """All that the leader has to put right, in groups that belong together: what ElasticJob's reconcile sweep looks for now
     and then, and what it overlooks. `abandoned`: servers that have had no instance for long."""
+    beyond = (item for item in sorted(marks.to_fail_over) if item >= config.sharding_total_count)
     single = [
+        *(Delete(paths.failover_item(item)) for item in beyond),
         *switched_off(paths, marks, config),
         *orphaned_triggers(paths, view, marks),
         *(
@@ -76,9 +78,10 @@ def take(paths: JobPaths, marks: Marks, item: int, me: str) -> list[Operation]:
     return [Delete(paths.failover_item(item)), Create(paths.item_failover(item), data, ephemeral=True), again]
 
 
-def next_to_take(marks: Marks) -> int | None:
+def next_to_take(marks: Marks, total: int) -> int | None:
     """The item that ElasticJob takes first: the largest, as a text."""
-    return int(max(map(str, marks.to_fail_over))) if marks.to_fail_over else None
+    there = [str(item) for item in marks.to_fail_over if item < total]
+    return int(max(there)) if there else None
 
 
 def switched_off(paths: JobPaths, marks: Marks, config: JobConfig) -> list[Operation]:

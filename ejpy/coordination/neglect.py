@@ -15,6 +15,7 @@ from ejpy.config.model import JobConfig
 from ejpy.coordination.assignment import LedgerNode
 from ejpy.coordination.claims import Schedule
 from ejpy.coordination.ledger import Basis
+from ejpy.coordination.marks import Marks, is_foreign
 from ejpy.coordination.view import JobView
 
 
@@ -36,12 +37,16 @@ class Neglect:
         self.overdue.add(item)
 
 
-def claimable(view: JobView, total: int) -> dict[int, str]:
-    """Items with an owner who could claim them."""
+def claimable(view: JobView, marks: Marks, total: int) -> dict[int, str]:
+    """Items with an owner who could claim them: an ejpy worker, and nobody else's marks say that they are not his to run."""
     return {
         item: assigned.instance_id
         for item, assigned in view.assigned.items()
-        if item < total and item not in view.disabled_items and assigned.instance_id in view.instances
+        if item < total
+        and item not in view.disabled_items
+        and assigned.instance_id in view.instances
+        and not is_foreign(assigned.instance_id)
+        and not marks.held_by_other(item, assigned.instance_id)
     }
 
 

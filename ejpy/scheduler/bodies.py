@@ -76,6 +76,7 @@ class Bodies:
         assert entry is not None
         assert entry.token is not None
         item.superseded = False
+        item.monitored = entry.running
         item.ended = None
         self._here[item.number] = item
 

@@ -38,9 +38,11 @@ async def _write(host: Host, path: str, item: Item, attempt: Attempt, value: Any
             [node] = await host.registry.read([path])
             item.entry = decode(node.data, node.revision, path) if node else None
             item.version = node.version if node else None
-        if item.entry is None or item.entry.token != attempt.fencing_token or item.superseded:
+        entry = item.entry
+        lost = entry is None or entry.token != attempt.fencing_token or (item.monitored and not entry.running)
+        if entry is None or lost or item.superseded or item.ended is not None:
             raise StaleAttempt(f"{attempt.idempotency_key}: a newer attempt exists; this checkpoint is refused")
-        saved = item.entry.save(value, attempt.fencing_token)
+        saved = entry.save(value, attempt.fencing_token)
         committed = await host.group.commit([SetData(path, encode(saved), item.version)], not_after=host.registry.lease_until)
     except GuardFailed:
         item.entry = None

@@ -76,18 +76,27 @@ class Election:
 
     async def abdicate(self, also: Sequence[Operation] = ()) -> bool:
         """Give the leadership up, and do `also` with it. Whether to look again at once."""
-        operations = self.resignation() or [Delete(self._paths.leader)]  # without a term: the node was just read, and is ours
-        operations = [*operations, *also]
-        self.term = None
         try:
-            await self._host.group.commit(operations, not_after=self._host.registry.lease_until)
+            resignation = self.resignation() or await self._resignation_without_term()
+            self.term = None
+            if not resignation:
+                return False  # the copy of the tree is late
+            await self._host.group.commit([*resignation, *also], not_after=self._host.registry.lease_until)
             self._log.info("gave up the leadership")
-        except GuardFailed:
-            return True
+        except GuardFailed as error:
+            self._log.info("leadership given up already: %s", error)
+            return False
         except RegistryError as error:
             self._log.info("leadership not given up: %s", error)
             return False
         return True
+
+    async def _resignation_without_term(self) -> list[Operation]:
+        """A successor writes the term node in the transaction that makes him the leader."""
+        leader, term = await self._host.registry.read([self._paths.leader, self._paths.term])
+        if leader is None or term is None or leader.session_id != self._host.registry.session_id:
+            return []
+        return [SetData(self._paths.term, term.data, term.version), Delete(self._paths.leader)]
 
     async def confirm(self, term: Term) -> None:
         """After a guard failed: if the term node was written by somebody else, the term is over; otherwise learn its version

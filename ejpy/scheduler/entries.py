@@ -8,13 +8,14 @@ entry still carries its token; otherwise a newer attempt exists, and this one ha
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timezone
 
-from ejpy.coordination.claims import Situation
-from ejpy.coordination.ledger import Entry, new_entry
+from ejpy.coordination.claims import Schedule, Situation
+from ejpy.coordination.ledger import Entry, NotRunRange, new_entry
 from ejpy.coordination.ledger_document import BrokenEntry, NewerEntry, decode, encode
 from ejpy.coordination.paths import JobPaths
 from ejpy.errors import AccessDenied, GuardFailed, GuardFailure, OutcomeUnknown, RegistryError, RequestTooLarge
@@ -24,6 +25,9 @@ from ejpy.registry.base import Check, Create, Node, Operation, SetData, ancestor
 from ejpy.scheduler.bodies import Bodies
 from ejpy.scheduler.host import Host
 from ejpy.scheduler.item import Change, Item, Look, takes_over
+
+REFUSED_SECONDS = 30.0
+"""How long an item rests when the registry refuses to write its entry: rights and limits do not change by themselves."""
 
 
 class Entries:
@@ -73,7 +77,10 @@ class Entries:
 
     def _learn(self, item: Item, path: str, node: Node | None, situation: Situation) -> None:
         if node is None:
-            item.entry, item.version, item.written = new_entry(situation.basis, situation.now), None, None
+            # A foreign leader makes no entry for what it assigns; it is due here from then on.
+            since = item.held_since if situation.others_until is not None else None
+            item.entry = new_entry(situation.basis, min(since or situation.now, situation.now))
+            item.version = item.written = None
         else:
             item.version, item.written = node.version, node.modified
             item.blocked = False
@@ -86,7 +93,17 @@ class Entries:
             except BrokenEntry as error:
                 self._log.error("%s; the item starts anew at its next fire", error, extra=fields(item=item.number))
                 item.entry = new_entry(situation.basis, situation.now)
-        if item.execution is not None and item.entry.token != item.execution.attempt.fencing_token:
+        if item.execution is not None:
+            self._compare(item, item.entry, item.execution.attempt.fencing_token)
+
+    def _compare(self, item: Item, entry: Entry, token: int) -> None:
+        """Whether the body that runs here still has a say: no newer attempt was claimed, and nobody recorded this one's end."""
+        if entry.token == token and (entry.running or not item.monitored):
+            return
+        own = item.ended is not None and (item.ended.outcome is None or item.ended.ended == entry.ended)
+        if entry.token == token and own:  # the reply to our own record was lost
+            self._bodies.settle(item, recorded=True)
+        else:
             self._bodies.superseded(item)
 
     # -- writing --
@@ -175,8 +192,10 @@ class Entries:
             for change in changes:
                 await self._write([change], look)
         else:
-            self._log.error("cannot be written, the item rests: %s", error, extra=fields(item=changes[0].item.number))
-            changes[0].item.blocked = True
+            item = changes[0].item
+            self._log.error("cannot be written, the item rests: %s", error, extra=fields(item=item.number))
+            item.entry = None
+            item.refused_until = asyncio.get_running_loop().time() + REFUSED_SECONDS
         return True
 
     async def _restore_ledger_root(self) -> None:
@@ -220,18 +239,20 @@ class Entries:
 
     def _operation(self, change: Change) -> Operation:
         path, data = self._paths.ledger(change.item.number), encode(change.entry)
-        return Create(path, data) if change.item.version is None else SetData(path, data, change.item.version)
+        return Create(path, data) if change.version is None else SetData(path, data, change.version)
 
     def _applied(self, change: Change, before: Entry | None, version: int, revision: int, look: Look) -> None:
         item = change.item
         item.entry = replace(change.entry, token=revision) if change.claim else change.entry
         item.version, item.written = version, None
-        if before is not None and change.entry.not_run != before.not_run:
-            last = change.entry.not_run[-1]
-            extended = before.not_run and before.not_run[-1].after == last.after
-            after = before.not_run[-1].until if extended else last.after
-            schedule = look.situation.schedule_of(change.entry.basis)
-            first = schedule.next_after(after) if schedule is not None else None
-            first = last.until if first is None else min(first.astimezone(timezone.utc), last.until)
-            me = self._host.instance_id
-            self._journal.write(FiresNotRun(self._paths.job, item.number, after, first, last.until, last.why, me))
+        if before is not None:
+            for new in change.entry.not_run:
+                if new not in before.not_run:
+                    self._tell_not_run(item, before, new, look.situation.schedule_of(change.entry.basis))
+
+    def _tell_not_run(self, item: Item, before: Entry, new: NotRunRange, schedule: Schedule | None) -> None:
+        after = next((r.until for r in before.not_run if r.after == new.after and r.why is new.why), new.after)
+        first = schedule.next_after(after) if schedule is not None else None
+        first = new.until if first is None else min(first.astimezone(timezone.utc), new.until)
+        me = self._host.instance_id
+        self._journal.write(FiresNotRun(self._paths.job, item.number, after, first, new.until, new.why, me))

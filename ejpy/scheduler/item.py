@@ -49,6 +49,8 @@ class Item:
     """When the entry was last written (the registry's clock); None if that was by this worker, or is not known."""
     doubt: Change | None = None
     """A claim whose outcome is unknown."""
+    refused_until: float = 0.0
+    """When something may be written of it again, by the loop's time: the registry refused the last write."""
     rest_until: float = 0.0
     """When it may be claimed again, by the loop's time: its body could not be entered."""
     blocked: bool = False
@@ -57,6 +59,8 @@ class Item:
     """Its body was started here and its end is not settled yet."""
     ended: Ended | None = None
     superseded: bool = False
+    monitored: bool = False
+    """The entry says that it runs, as long as the body that runs here has not ended."""
     marked: bool = False
     """The claim of the body that runs here left a `running` mark."""
     late: bool = False
@@ -74,6 +78,8 @@ class Change:
 
     item: Item
     entry: Entry
+    version: int | None
+    """What the entry was derived from; nothing else may be replaced by it."""
     decided: bool = False
     """It depends on the configuration."""
     claim: bool = False
@@ -85,6 +91,22 @@ class Change:
     """It leaves a `misfire` mark."""
     marks: tuple[Operation, ...] = ()
     """What goes into the same transaction."""
+
+    @classmethod
+    def of(
+        cls,
+        item: Item,
+        entry: Entry,
+        *,
+        decided: bool = False,
+        claim: bool = False,
+        session_id: int | None = None,
+        ends: bool = False,
+        late: bool = False,
+        marks: tuple[Operation, ...] = (),
+    ) -> Change:
+        """A change that was derived from what is known of the item now."""
+        return cls(item, entry, item.version, decided, claim, session_id, ends, late, marks)
 
     @property
     def marked(self) -> bool:
@@ -132,12 +154,13 @@ def takes_over(change: Change) -> bool:
 
 
 def granted(entry: Entry, doubt: Entry) -> bool:
-    return (entry.owner, entry.fire, entry.attempt) == (doubt.owner, doubt.fire, doubt.attempt)
+    """Whether the entry is that of the claim, and nobody has written its end since."""
+    return (entry.owner, entry.fire, entry.attempt, entry.running) == (doubt.owner, doubt.fire, doubt.attempt, doubt.running)
 
 
 def claim_of(item: Item, entry: Entry, session_id: int | None, look: Look) -> Change:
     marks = tuple(look.marking.of_claim(item.number, late=item.late))
-    return Change(item, entry, decided=True, claim=True, session_id=session_id, marks=marks)
+    return Change.of(item, entry, decided=True, claim=True, session_id=session_id, marks=marks)
 
 
 def overdue_again(item: Item, entry: Entry, look: Look) -> Change | None:
@@ -150,13 +173,13 @@ def overdue_again(item: Item, entry: Entry, look: Look) -> Change | None:
         return None
     there = item.number in marking.marks.misfire
     marks: tuple[Operation, ...] = () if there else (Create(marking.paths.item_misfire(item.number)),)
-    return Change(item, entry, late=True, marks=marks)
+    return Change.of(item, entry, late=True, marks=marks)
 
 
 def end_of(item: Item, entry: Entry, ended: Ended, look: Look) -> Change:
     """Record the end of the body that ran here. One that was not entered leaves the item with whoever has it."""
     marks = tuple(look.marking.of_end(item.number, marked=item.marked, release=ended.outcome is not None))
-    return Change(item, _after(entry, ended, look.situation.policy.failover), ends=True, marks=marks)
+    return Change.of(item, _after(entry, ended, look.situation.policy.failover), ends=True, marks=marks)
 
 
 def _after(entry: Entry, ended: Ended, failover: bool) -> Entry:
@@ -182,6 +205,6 @@ def answer_to_marks(item: Item, entry: Entry, look: Look) -> Change | None:
     marking, number = look.marking, item.number
     if number in marking.marks.misfire and look.situation.policy.misfire:
         asked = entry.ask(look.situation.now, Reason.MISFIRE)
-        return Change(item, asked, marks=(Delete(marking.paths.item_misfire(number)),))
+        return Change.of(item, asked, marks=(Delete(marking.paths.item_misfire(number)),))
     release = tuple(marking.of_release(number))
-    return Change(item, entry, marks=release) if release else None
+    return Change.of(item, entry, marks=release) if release else None

@@ -62,13 +62,13 @@ class Items:
 
     # -- events --
 
-    def assign(self, numbers: Iterable[int], now: datetime) -> None:
-        """These items, and no others, are assigned to this worker."""
+    def assign(self, numbers: Iterable[int], since: datetime) -> None:
+        """These items, and no others, are assigned to this worker; those that it did not have before since then."""
         mine = set(numbers)
         before = {item.number for item in self._items.values() if item.held_since is not None}
         for number in mine:
             item = self._items.setdefault(number, Item(number))
-            item.held_since = item.held_since or now
+            item.held_since = item.held_since or since
         for item in self._items.values():
             if item.number not in mine:
                 item.held_since = None
@@ -127,9 +127,10 @@ class Items:
         if unread:
             self._round.begin(self._read_round(unread, look))
             return
-        if look.trigger is not None and look.trigger.revision != self._obeyed:
+        doubts = any(item.doubt is not None for item in self._items.values())
+        if look.trigger is not None and look.trigger.revision != self._obeyed and not doubts:
             # Before anything is claimed: a trigger that replaces this one unseen is one with it, as long as neither has run.
-            asked = [Change(item, entry) for item in self._items.values() if (entry := triggered(item, look.trigger, look))]
+            asked = [Change.of(item, entry) for item in self._items.values() if (entry := triggered(item, look.trigger, look))]
             self._round.begin(self._write_round(asked, [], look) if asked else self._obey(look.trigger))
             return
         changes, watches = self._todo(look)
@@ -146,11 +147,13 @@ class Items:
             entry = item.entry
             if entry is None:
                 continue
-            if item.doubt is not None:
+            if (rest := item.refused_until - asyncio.get_running_loop().time()) > 0:
+                self._again_in(rest)
+            elif item.doubt is not None:
                 doubt, item.doubt = item.doubt, None
                 if granted(entry, doubt.entry):  # also if the item is not assigned to this worker any more
                     item.marked = doubt.marked
-                    self._bodies.start(item, look, doubt.session_id)
+                    self._bodies.start(item, look, doubt.session_id, enter=look.may_claim)
                 else:
                     self._again()
             elif item.execution is not None:
@@ -162,15 +165,15 @@ class Items:
             elif item.blocked or item.held_since is None or not look.may_claim or look.marking.held_by_other(item.number):
                 continue
             elif item.version is None:
-                changes.append(Change(item, entry, decided=True))
+                changes.append(Change.of(item, entry, decided=True))
             else:
                 step = self._decide(item, entry, item.held_since, look)
                 self._mind_wait(item, entry, step, look)
                 if isinstance(step, Wait):
+                    if step.until is not None:
+                        self._again_in((step.until - look.situation.now).total_seconds())
                     if not item.watched:
                         watches.append(item)
-                        if step.until is not None:
-                            self._again_in((step.until - look.situation.now).total_seconds())
                 elif isinstance(step, Claim):
                     rest = item.rest_until - asyncio.get_running_loop().time()
                     if saturated or rest > 0:
@@ -178,7 +181,7 @@ class Items:
                     else:
                         changes.append(claim_of(item, step.entry, self._host.registry.session_id, look))
                 elif step is not None:
-                    changes.append(Change(item, step.entry, decided=True))
+                    changes.append(Change.of(item, step.entry, decided=True))
                 elif (answer := answer_to_marks(item, entry, look)) is not None:
                     changes.append(answer)
         return changes, watches

@@ -73,6 +73,7 @@ class JobScheduler:
         self._stale = True
         self._look_due = False
         self._lost = False
+        self._resharding_since: datetime | None = None
         self._others_until: datetime | None = None
         self._ready: asyncio.Event = asyncio.Event()
         self._unsubscribe = host.registry.on_session(self._session_changed)
@@ -199,15 +200,28 @@ class JobScheduler:
             self._set_timer()
         if self._registration.holds(view):
             self._neighbours.look(view.instances, now, self.config.misfire_grace)
-        self._items.assign(self._mine(view), now)
+        self._assign(view, now)
         able = self._phase is Phase.ACTIVE and self._registration.holds(view) and not self._clock_refused()
         willing = able and view.server_enabled(self._host.ip)
         schedule, changes = self._configuration.schedule, self._configuration.changes(now)
         self._leadership.look(view, self._marks, self.config, schedule, changes, now, willing=willing)
         if willing and not self._items.running:
-            self._takeover.look(self._marks, view.instances, self._configuration.basis, now)
+            total = self.config.sharding_total_count
+            self._takeover.look(self._marks, view.instances, self._configuration.basis, total, now)
         if self._shared_out(view) or not view.enabled:
             self._ready.set()
+
+    def _assign(self, view: JobView, now: datetime) -> None:
+        """While a resharding is announced foreign instances begin nothing, and their leader may have removed assignments to make
+        them anew: what is due from the announcement on is for whoever has the item afterwards."""
+        if self._resharding(view):
+            self._resharding_since = self._resharding_since or now
+            return
+        self._items.assign(self._mine(view), self._resharding_since or now)
+        self._resharding_since = None
+
+    def _resharding(self, view: JobView) -> bool:
+        return (view.necessary or view.processing) and bool(foreign_instances(view))
 
     def _shared_out(self, view: JobView) -> bool:
         return len(view.assigned) >= self.config.sharding_total_count
@@ -230,7 +244,6 @@ class JobScheduler:
             self._others_until = now
         strategy = config.job_sharding_strategy_type
         single = config.sharding_total_count == 1 and strategy is ShardingStrategyName.SINGLE_SHARDING_BALANCE
-        resharding = foreign and (view.necessary or view.processing)
         trigger = marks.triggers.get(self._host.instance_id) if self._shared_out(view) else None
         situation = Situation(
             now=now,
@@ -250,7 +263,7 @@ class JobScheduler:
                 and self._mirror.fresh
                 and self._registration.holds(view)
                 and (own or not job_enabled)
-                and not resharding
+                and not self._resharding(view)
                 and not self._clock_refused()
             ),
             config_version=self._configuration.version,

@@ -16,7 +16,7 @@ from ejpy.coordination import failover, neglect
 from ejpy.coordination.changes import Changes
 from ejpy.coordination.claims import Schedule
 from ejpy.coordination.ledger import Basis
-from ejpy.coordination.marks import Marks
+from ejpy.coordination.marks import Marks, marks_of
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, view_of
 from ejpy.errors import RegistryError
@@ -116,8 +116,9 @@ class Leadership:
     # -- owners that do not claim --
 
     def fired(self, config: JobConfig, schedule: Schedule) -> None:
-        """A scheduled instant came: see after `claim_timeout` that everybody claimed it."""
-        if self._election.term is not None and self._check is None:
+        """A scheduled instant came: see after `claim_timeout` that everybody claimed it. Of a job that is not monitored nobody
+        knows what runs, so nobody is blamed."""
+        if self._election.term is not None and self._check is None and config.monitor_execution:
             self._check_in(config.claim_timeout.total_seconds(), config, schedule)
 
     def _check_in(self, seconds: float, config: JobConfig, schedule: Schedule) -> None:
@@ -135,7 +136,7 @@ class Leadership:
 
     async def _find_neglect(self, term: Term, config: JobConfig, schedule: Schedule) -> bool:
         view = view_of(self._mirror.nodes, self._paths)
-        owners = neglect.claimable(view, config.sharding_total_count)
+        owners = neglect.claimable(view, marks_of(self._mirror.nodes, self._paths), config.sharding_total_count)
         basis, now = Basis.of(config), self._host.clock.now()
         try:
             ledger = await self._resharding.read_ledger(term, list(owners), basis, now)

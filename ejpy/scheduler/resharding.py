@@ -77,7 +77,9 @@ class Resharding:
             ledger = await self.read_ledger(term, [move.item for move in moves], Basis.of(config), now)
             resting = {move.item for move in moves if move.item not in ledger}
             movable = [move for move in moves if move.item in ledger]
-            plan = assignment.plan(self._paths, view, movable, ledger, begins, frozenset(term.neglect.overdue), now=now)
+            plan = assignment.plan(
+                self._paths, view, movable, ledger, begins, frozenset(term.neglect.overdue), now=self._begun(now)
+            )
             batches = [list(batch) for batch in plan.batches]
             batches += [assignment.removals(self._paths, item, self._mirror.nodes) for item in surplus]
             if plan.moves and self._paths.sharding not in self._mirror.nodes:
@@ -123,6 +125,11 @@ class Resharding:
     async def _announce(self, term: Term, view: JobView) -> bool:
         """Foreign instances begin nothing while this flag is there, and the leader waits for what has begun."""
         return await self.tidy(term, [self.announcement(view)])
+
+    def _begun(self, now: datetime) -> datetime:
+        """Since when foreign instances have begun nothing any more."""
+        flag = self._mirror.nodes.get(self._paths.resharding_necessary)
+        return now if flag is None else min(now, flag.modified)
 
     def announcement(self, view: JobView) -> list[Operation]:
         """What tells foreign instances that the next leader will reshard; they do not see it by themselves."""

@@ -38,17 +38,21 @@ class Takeover:
         """Seldom needed, and then kept."""
         self._deed = Deed("taking over", again, log)
 
-    def look(self, marks: Marks, live: Collection[str], basis: Basis, now: datetime) -> None:
+    def look(self, marks: Marks, live: Collection[str], basis: Basis, total: int, now: datetime) -> None:
         """Begin to take an item over, if one waits for that. Only called while this worker is free to run it."""
-        if marks.to_fail_over and not self._deed.under_way and self._host.registry.state is SessionState.CONNECTED:
-            self._deed.begin(self._take(frozenset(live), basis, now))
+        if (
+            failover.next_to_take(marks, total) is not None
+            and not self._deed.under_way
+            and self._host.registry.state is SessionState.CONNECTED
+        ):
+            self._deed.begin(self._take(frozenset(live), basis, total, now))
 
     async def close(self) -> None:
         await self._deed.cancel()
         if self._latch is not None:
             self._latch.close()
 
-    async def _take(self, live: frozenset[str], basis: Basis, now: datetime) -> bool:
+    async def _take(self, live: frozenset[str], basis: Basis, total: int, now: datetime) -> bool:
         if self._latch is None:
             self._latch = LeaderLatch(self._host.registry, self._paths.failover_latch, new_uuid=self._host.new_uuid)
         try:
@@ -58,7 +62,7 @@ class Takeover:
                 return True
             try:
                 marks = marks_of(await self._host.registry.tree(self._paths.root), self._paths)
-                item = failover.next_to_take(marks)
+                item = failover.next_to_take(marks, total)
                 if item is None:
                     return True  # others were faster
                 await self._commit(item, marks, live, basis, now, hold.node_path)

@@ -323,6 +323,31 @@ def test_an_item_that_a_foreign_leader_gives_away_is_not_run_here_as_well(seed: 
     story(test, seed=seed)
 
 
+def test_the_fire_at_which_a_foreign_leader_deals_anew_is_run_by_whoever_has_the_item_then() -> None:
+    """It removes the assignments and makes them anew, and everybody waits for that: nobody else has run the fire."""
+
+    async def test(cluster: SimCluster) -> None:
+        java = Outsider(cluster)
+        java.join()
+        java.put(cluster.paths.leader, java.id, ephemeral=True)
+        worker = await cluster.add()
+        for item, owner in enumerate((worker.host.instance_id, java.id)):
+            java.put(cluster.paths.item_instance(item), owner)
+        await cluster.until_time(8)
+        java.put(cluster.paths.resharding_necessary)
+        await cluster.until_time(10)
+        for item in range(2):
+            java.remove(cluster.paths.item_instance(item))
+        await cluster.until_time(10.06)
+        for item in range(2):
+            java.put(cluster.paths.item_instance(item), worker.host.instance_id)
+        java.remove(cluster.paths.resharding_necessary)
+        await cluster.until_time(14)
+        assert {(run.item, run.reason) for run in cluster.runs(instant(10))} == {(0, Reason.SCHEDULED), (1, Reason.SCHEDULED)}
+
+    story(test, items=2)
+
+
 def test_fires_that_a_foreign_instance_ran_are_not_caught_up() -> None:
     async def test(cluster: SimCluster) -> None:
         java = Outsider(cluster)

@@ -128,7 +128,15 @@ def test_taking_marks_the_item_and_unflags_it(left: str | None) -> None:
 
 @pytest.mark.parametrize(("items", "first"), [([], None), ([1, 2], 2), ([2, 10], 2)])
 def test_elasticjob_takes_the_largest_text_first(items: list[int], first: int | None) -> None:
-    assert failover.next_to_take(Marks(to_fail_over=frozenset(items))) == first
+    assert failover.next_to_take(Marks(to_fail_over=frozenset(items)), 20) == first
+
+
+def test_a_flag_beyond_the_count_is_not_taken_and_removed() -> None:
+    job = tree()
+    job.put_below("leader/failover/items/5", "")
+    assert failover.next_to_take(marks(job), 3) is None
+    commit_all(job, failover.left_over(job.paths, job.view, marks(job), config(), job.nodes))
+    assert marks(job) == Marks()
 
 
 def test_marks_of_what_is_switched_off_are_removed() -> None:
