@@ -56,7 +56,7 @@ class NotRun(str, Enum):
 
 
 class JobStatus(str, Enum):
-    """State of a job, by ElasticJob's rules (protocol reference, section 8.2)."""
+    """State of a job, by ElasticJob's rules (`JobStatisticsAPI`)."""
 
     OK = "OK"
     CRASHED = "CRASHED"
@@ -68,7 +68,7 @@ class JobStatus(str, Enum):
 
 
 class ItemStatus(str, Enum):
-    """State of a sharding item, by ElasticJob's rules (protocol reference, section 8.2)."""
+    """State of a sharding item, by ElasticJob's rules (`ShardingStatisticsAPI`)."""
 
     DISABLED = "DISABLED"
     RUNNING = "RUNNING"

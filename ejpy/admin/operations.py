@@ -1,4 +1,4 @@
-"""Operations on a running cluster: what ElasticJob's operation API does, node by node (protocol reference, section 8.1).
+"""Operations on a running cluster: what ElasticJob's operation API does, node by node (`JobOperateAPI`, `ShardingOperateAPI`).
 
 Java workers and ejpy's obey the same nodes, so either side's tools steer both. Each function reads, writes in as few transactions
 as fit, and starts over when somebody changed the same nodes meanwhile; so each is whole or, over the size of a transaction,

@@ -64,7 +64,7 @@ class Plan:
 def wanted_moves(view: JobView, config: JobConfig, stalled: frozenset[str], now: datetime) -> list[Move]:
     """What differs from what the strategy wants. `stalled`: instances that leave fires unclaimed and get nothing new.
 
-    With `static_sharding` nothing does once all items are assigned, whoever comes or goes (protocol reference, section 4.7).
+    With `static_sharding` nothing does once all items are assigned, whoever comes or goes (ElasticJob's rule).
     """
     total, current = config.sharding_total_count, {item: a.instance_id for item, a in view.assigned.items()}
     if config.static_sharding and current.keys() == set(range(total)):

@@ -1,15 +1,15 @@
 """Failover by ElasticJob's marks, and what the dead leave behind.
 
 Among ejpy workers the ledger hands an interrupted attempt on. Where marks are written (`marks`) the others must see it, and may
-do it themselves, so it goes ElasticJob's way (protocol reference, section 6.3):
+do it themselves, so it goes the way of ElasticJob's `FailoverService`:
 
     running of the dead ──leader──► leader/failover/items/{i} ──taken, under the latch──► failover, failovering of the taker
                                               ▲                                             │ ended ──► (nothing)
                                               └──────────── failovering of the dead ◄───────┘ died
 
 Each step is one transaction guarded by the version of the mark, so that of several who see the same death one flags the item.
-Whether an instance is dead is decided by its node alone: a server that was disabled before it crashed (ElasticJob's weakness
-W32), an own death while failing over (W11) and a switch of `failover` in between leave nothing behind.
+Whether an instance is dead is decided by its node alone: that its server was disabled before, that it died
+while failing over, or that `failover` was switched in between, leaves nothing behind.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Marks are written for those who read nothing else (`marks`). Where a foreign instance is registered, a claim also proves that no
 resharding is announced: it makes and removes `leader/sharding/necessary`, which fails if that is there. Whoever reshards
-later finds the `running` marks of this claim (protocol reference, section 12.7; closes ElasticJob's W1 from this side).
+later finds the `running` marks of this claim. (ElasticJob leaves a gap there: between its look at the flag and its marks, others
+may be given the items.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Strategies: which instance shall run which sharding item.
 
 ElasticJob's strategies are pure functions of the job's name, the item count and the instance ids sorted in *descending*
-order (protocol reference, section 4.5; `AverageAllocationJobShardingStrategy` and its siblings). They deal out blocks, so
+order (`AverageAllocationJobShardingStrategy` and its siblings). They deal out blocks, so
 that one worker that joins or leaves moves most items. SINGLE_SHARDING_BALANCE starts its blocks anywhere, by the clock, and
 so has to be told what it dealt before. STICKY is ejpy's own: as even, with the fewest possible moves.
 """

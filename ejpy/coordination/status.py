@@ -1,5 +1,5 @@
-"""In which state a job and its items are, by ElasticJob's rules (protocol reference, section 8.2), so that the command line,
-the console and elasticjob-ui say the same."""
+"""In which state a job and its items are, by ElasticJob's rules (`JobStatisticsAPI`, `ShardingStatisticsAPI`), so that
+the command line, the console and elasticjob-ui say the same."""
 
 from __future__ import annotations
 

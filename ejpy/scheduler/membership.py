@@ -1,6 +1,6 @@
 """The job's nodes and this worker's among them: registering, draining, leaving.
 
-Registering is one read and one transaction of what is missing (protocol reference, section 3.1; the order there, config,
+Registering is one read and one transaction of what is missing (the order of ElasticJob's `SetUpFacade`, config,
 servers, instance, holds trivially). Two workers that register a new job at once: one transaction fails, and reads again.
 Nothing is written before the stored job class has been compared.
 
@@ -8,7 +8,7 @@ Nothing is written before the stored job class has been compared.
                       ▲             │ session lost
                       └─────────────┘
 
-The server's entry keeps what an operator set; ElasticJob would enable it again at every start (its weakness W21).
+The server's entry keeps what an operator set; ElasticJob would enable it again at every start.
 """
 
 from __future__ import annotations

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from ejpy.coordination.view import Instance
+from ejpy.coordination.ledger_document import encode
+from ejpy.coordination.view import DISABLED, Instance
 from ejpy.execution.base import Attempt, Ended, SaveCheckpoint
-from ejpy.registry.base import Check, Delete, Node, SessionState
+from ejpy.registry.base import Check, Delete, Node, SessionState, SetData
 from ejpy.terms import Outcome, Reason
 from tests.simulation.cluster import SimCluster, instant, job_config
 from tests.simulation.worker import SESSION_TIMEOUT, SimWorker, VirtualExecution, VirtualRunner
@@ -196,7 +197,7 @@ def test_a_deposed_leader_that_goes_does_not_remove_its_successors_node(goes: st
     run_virtual(story)
 
 
-def by_hand(cluster: SimCluster, operation: Delete | Check) -> None:
+def by_hand(cluster: SimCluster, operation: Delete | Check | SetData) -> None:
     """Somebody else's change, in a session of nobody here."""
     cluster.store.commit(-1, [operation])
 
@@ -411,5 +412,115 @@ def test_a_worker_whose_clock_is_off_does_not_lead(ahead: timedelta, caplog: pyt
         }
         assert not missing, f"items not run, by fire: {missing}; recorded: {cluster.evidence.not_run}"
         assert cluster.leader() is not wrong
+
+    run_virtual(story)
+
+
+# ---- an end that somebody else has recorded -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recovers", [False, True], ids=["no-failover", "failover"])
+def test_a_body_that_ends_well_after_others_took_it_for_lost_has_no_say_any_more(recovers: bool) -> None:
+    """Its worker is cut off beyond its session. Without failover nobody claims its fire again: the record alone has to tell the
+    body, when its worker is back, that it was given up."""
+
+    async def story(loop: VirtualLoop) -> None:
+        cluster = SimCluster(loop, job_config(items=2, cron="0 * * * * ?", failover=recovers))
+        await cluster.add_leader()
+        cut_off = await cluster.add(body_seconds=lambda: 20.0, deaf=True)
+        await cluster.until_shared(*cluster.workers)
+        await cluster.until_time(59)
+        await cluster.until(lambda: len(cluster.runs(instant(60))) == 2, "both items run")
+        lost = next(run for run in cluster.runs() if run.worker == cut_off.name)
+        cut_off.registry.disconnect()
+        if recovers:
+            await cluster.until(lambda: len(cluster.runs(instant(60))) == 3, "it is run again")
+        else:
+            await cluster.until(lambda: cluster.evidence.not_run, "it is recorded")
+        cut_off.registry.reconnect()
+        await cluster.until(lambda: lost.ended is not None, "its body ends", within=30)
+        await cluster.until_time(100)
+        entry = cluster.entry(lost.item)
+        assert entry is not None
+        assert entry.outcome is (Outcome.SUCCEEDED if recovers else Outcome.INTERRUPTED)
+        assert entry.token is not None
+        assert (entry.token > lost.token) is recovers
+        assert [end.recorded for end in cluster.evidence.recorded if end.attempt.fencing_token == lost.token] == [False]
+        assert len(cluster.evidence.not_run) == (0 if recovers else 1)
+
+    run_virtual(story)
+
+
+# ---- blame ----------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_is_blamed_for_the_long_runs_of_a_job_that_is_not_monitored(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(loop: VirtualLoop) -> None:
+        config = job_config(
+            items=2, cron="0/5 * * * * ?", monitor_execution=False, failover=False, claim_timeout=timedelta(seconds=3)
+        )
+        cluster = SimCluster(loop, config)
+        both = [await cluster.add(body_seconds=lambda: 14.0), await cluster.add(body_seconds=lambda: 14.0)]
+        await cluster.until_shared(*both)
+        before = {item: assigned.instance_id for item, assigned in cluster.view().assigned.items()}
+        await cluster.until_time(120)
+        assert {item: assigned.instance_id for item, assigned in cluster.view().assigned.items()} == before
+        assert not [record for record in caplog.records if "left the fire" in record.getMessage()]
+        for item in range(2):
+            runs = [run for run in cluster.runs() if run.item == item]
+            assert len(runs) > 5
+            assert all(
+                earlier.ended is not None and earlier.ended <= later.entered for earlier, later in itertools.pairwise(runs)
+            )
+
+    run_virtual(story)
+
+
+def test_items_that_their_leader_does_not_move_after_all_go_on() -> None:
+    """Two items are to be moved when they end, one after the other, and nobody moves them. Each waits its own while."""
+
+    async def story(loop: VirtualLoop) -> None:
+        seconds = iter((7.0, 8.0))
+        cluster = SimCluster(loop, job_config(items=2, cron="0/30 * * * * ?"))
+        await cluster.add_leader(body_seconds=lambda: next(seconds, 0.0))
+        await cluster.until(lambda: len(cluster.runs()) == 2, "both items run", within=40)
+        for item in range(2):
+            node, entry = cluster.store.read(cluster.paths.ledger(item)), cluster.entry(item)
+            assert node is not None
+            assert entry is not None
+            asked = encode(entry.ask_for_hand_over().ask(instant(31), Reason.TRIGGER))
+            cluster.store.commit(-1, [SetData(cluster.paths.ledger(item), asked, node.version)])
+        await cluster.until(lambda: len(cluster.runs()) == 4, "both run again", within=20)
+        assert {run.reason for run in cluster.runs()[2:]} == {Reason.TRIGGER}
+
+    run_virtual(story)
+
+
+# ---- giving the leadership up --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_who_gives_the_leadership_up_leaves_his_successors_alone(seed: int) -> None:
+    """His copy of the tree shows his own node for a while yet."""
+
+    async def story(loop: VirtualLoop) -> None:
+        cluster = SimCluster(loop, job_config(items=2), seed=seed)
+        first = await cluster.add_leader()
+        second = await cluster.add()
+        await cluster.until_shared(first, second)
+        leaders: list[str] = []
+
+        def seen(paths: frozenset[str]) -> None:
+            node = cluster.store.read(cluster.paths.leader)
+            leader = node.data.decode() if node is not None else "nobody"
+            if leader not in leaders[-1:]:
+                leaders.append(leader)
+
+        cluster.trouble.delay_seconds = 0.05 + seed * 0.02
+        cluster.store.subscribe(seen, seen)
+        by_hand(cluster, SetData(cluster.paths.server(first.host.ip), DISABLED))
+        await cluster.until_time(cluster.loop.time() + 20)
+        assert leaders[-2:] == ["nobody", second.host.instance_id]
+        assert leaders.count("nobody") == 1
 
     run_virtual(story)
