@@ -516,7 +516,7 @@ def test_who_gives_the_leadership_up_leaves_his_successors_alone(seed: int) -> N
             if leader not in leaders[-1:]:
                 leaders.append(leader)
 
-        cluster.trouble.delay_seconds = 0.05 + seed * 0.02
+        cluster.trouble.delay_seconds = 0.02 + seed * 0.005
         cluster.store.subscribe(seen, seen)
         by_hand(cluster, SetData(cluster.paths.server(first.host.ip), DISABLED))
         await cluster.until_time(cluster.loop.time() + 20)
