@@ -258,7 +258,7 @@ def test_a_refusal_and_a_cancel_at_the_same_moment_are_one_end(executor: Executo
                     return False
 
                 execution = h.start("succeed", item, may_enter=refuse)
-                asked.wait(10)
+                assert await asyncio.to_thread(asked.wait, 10)
                 execution.cancel("a test")
                 assert (await h.end_of(item)).outcome is None
             await h.run("succeed", 50)
