@@ -23,7 +23,9 @@ def connections(worker: WorkerProcess) -> int:
 def test_p8_threads_and_connections_do_not_grow_with_the_number_of_jobs(server: ZooKeeperServer, tmp_path: Path) -> None:
     held = []
     for number in (FEW, MANY):
-        with Fleet(zookeeper_url(server.address), tmp_path / str(number)) as fleet:
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        with Fleet(zookeeper_url(server.address), directory) as fleet:
             config = fleet.write("jobs.yml", {f"job-{n}": job(items=2, cron=NEVER) for n in range(number)})
             [worker] = fleet.start(config, "w")
             held.append((threads(worker), connections(worker)))

@@ -606,6 +606,8 @@ def test_a_class_that_cannot_be_loaded_fails_the_attempt(executor: Executor, job
 
 @every_executor
 def test_close_stops_what_runs_drops_what_waits_and_leaves_nothing(executor: Executor) -> None:
+    before = children()
+
     async def scenario() -> None:
         async with harness(executor, size=2, close=False, **no_grace) as h:
             for item in range(4):
@@ -621,11 +623,13 @@ def test_close_stops_what_runs_drops_what_waits_and_leaves_nothing(executor: Exe
 
     run(scenario())
     assert our_threads() == set()
-    assert children() == []
+    assert children() == before
 
 
 @every_executor
 def test_close_of_a_runner_that_was_used_and_is_idle(executor: Executor) -> None:
+    before = children()
+
     async def scenario() -> None:
         async with harness(executor, close=False) as h:
             await h.run("succeed")
@@ -633,7 +637,7 @@ def test_close_of_a_runner_that_was_used_and_is_idle(executor: Executor) -> None
 
     run(scenario())
     assert our_threads() == set()
-    assert children() == []
+    assert children() == before
 
 
 @in_this_process
