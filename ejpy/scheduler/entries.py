@@ -93,6 +93,11 @@ class Entries:
             except BrokenEntry as error:
                 self._log.error("%s; the item starts anew at its next fire", error, extra=fields(item=item.number))
                 item.entry = new_entry(situation.basis, situation.now)
+        if item.untold is not None:
+            known, wanted = item.untold
+            item.untold = None
+            if item.entry.not_run == wanted.not_run:
+                self._tell(item, known, wanted, situation)
         if item.execution is not None:
             self._compare(item, item.entry, item.execution.attempt.fencing_token)
 
@@ -143,8 +148,9 @@ class Entries:
             return True
         except OutcomeUnknown as error:
             self._log.warning("outcome of a write unknown, reading it back: %s", error)
-            for change in changes:
+            for change, entry in zip(changes, before, strict=True):
                 change.item.entry = None
+                change.item.untold = (entry, change.entry) if entry is not None else None
                 if change.claim:
                     change.item.doubt = change
             return True
@@ -246,9 +252,13 @@ class Entries:
         item.entry = replace(change.entry, token=revision) if change.claim else change.entry
         item.version, item.written = version, None
         if before is not None:
-            for new in change.entry.not_run:
-                if new not in before.not_run:
-                    self._tell_not_run(item, before, new, look.situation.schedule_of(change.entry.basis))
+            self._tell(item, before, change.entry, look.situation)
+
+    def _tell(self, item: Item, before: Entry, after: Entry, situation: Situation) -> None:
+        """What was recorded as not run goes to the log, which keeps all of it."""
+        for new in after.not_run:
+            if new not in before.not_run:
+                self._tell_not_run(item, before, new, situation.schedule_of(after.basis))
 
     def _tell_not_run(self, item: Item, before: Entry, new: NotRunRange, schedule: Schedule | None) -> None:
         after = next((r.until for r in before.not_run if r.after == new.after and r.why is new.why), new.after)

@@ -51,6 +51,8 @@ class Item:
     """A claim whose outcome is unknown."""
     refused_until: float = 0.0
     """When something may be written of it again, by the loop's time: the registry refused the last write."""
+    untold: tuple[Entry, Entry] | None = None
+    """What was known of it, and what was written when the reply was lost: what that records is told when it is read back."""
     rest_until: float = 0.0
     """When it may be claimed again, by the loop's time: its body could not be entered."""
     blocked: bool = False
