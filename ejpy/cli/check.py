@@ -75,7 +75,8 @@ def check(config: str, registry: str | None, output: str) -> None:
         return
     for row in rows:
         zone = f" ({row.time_zone})" if row.time_zone else ""
-        click.echo(f"{row.job}: {row.sharding_total_count} items, {ONE_OFF if row.cron is None else row.cron + zone}")
+        items = "1 item" if row.sharding_total_count == 1 else f"{row.sharding_total_count} items"
+        click.echo(f"{row.job}: {items}, {ONE_OFF if row.cron is None else row.cron + zone}")
         for fire in row.next_fires:
             click.echo(f"    {fire}")
     click.echo(f"{config}: {len(rows)} job{'' if len(rows) == 1 else 's'}, no errors")

@@ -5,23 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TypeVar
 
 import click
 
 from ejpy.admin import inspect
+from ejpy.admin.connection import connected
 from ejpy.cli import options
 from ejpy.cli.output import Failure, Refusal, columns_of, print_rows
-from ejpy.clock import SystemClock
-from ejpy.config.registry_url import RegistryAddress, parse_url
-from ejpy.errors import ConfigError, EjpyError, RegistryUnreachable
+from ejpy.errors import ConfigError, EjpyError
 from ejpy.registry.base import Registry
-from ejpy.registry.open import open_registry
 
 Result = TypeVar("Result")
-
-CLOSE_SECONDS = 1.0
 
 
 def _ask(url: str | None, connection_timeout: float, question: Callable[[Registry, str], Awaitable[Result]]) -> Result:
@@ -31,19 +26,12 @@ def _ask(url: str | None, connection_timeout: float, question: Callable[[Registr
     if not url:
         raise Refusal("which registry? give --registry URL or set EJPY_REGISTRY")
 
-    async def asked(address: RegistryAddress) -> Result:
-        registry = open_registry(address, SystemClock())
-        try:
-            await registry.start(connection_timeout)
-            return await question(registry, address.namespace)
-        finally:
-            await registry.stop(CLOSE_SECONDS)
+    async def asked(url: str) -> Result:
+        async with connected(url, timeout=connection_timeout) as (registry, namespace):
+            return await question(registry, namespace)
 
     try:
-        address = parse_url(url)
-        if address.scheme == "sqlite" and not Path(address.location.removeprefix("sqlite:///")).exists():
-            raise RegistryUnreachable(address.location, "there is no such file")
-        return asyncio.run(asked(address))
+        return asyncio.run(asked(url))
     except ConfigError as error:
         raise Refusal(str(error)) from error
     except EjpyError as error:
@@ -61,8 +49,14 @@ def jobs() -> None:
 @options.output
 def list_jobs(registry: str | None, connection_timeout: float, output: str) -> None:
     """List all jobs: schedule, items, instances, leader, status."""
-    rows = _ask(registry, connection_timeout, inspect.jobs)
+
+    async def question(at: Registry, namespace: str) -> tuple[list[inspect.JobRow], str]:
+        return await inspect.jobs(at, namespace), f"{at.address}{namespace}"
+
+    rows, where = _ask(registry, connection_timeout, question)
     print_rows(rows, columns_of(inspect.JobRow), output)
+    if not rows:
+        click.echo(f"there are no jobs in {where}", err=True)
 
 
 @click.group()

@@ -84,7 +84,7 @@ class Election:
             await self._host.group.commit([*resignation, *also], not_after=self._host.registry.lease_until)
             self._log.info("gave up the leadership")
         except GuardFailed as error:
-            self._log.info("leadership given up already: %s", error)
+            self._log.debug("leadership given up already: %s", error)
             return False
         except RegistryError as error:
             self._log.info("leadership not given up: %s", error)
