@@ -456,3 +456,12 @@ def test_everything_by_environment_with_a_class_of_the_working_directory(
             check=True,
         )
         assert [row["job"] for row in json.loads(listed.stdout)] == ["own"]
+
+
+def test_a_namespace_without_jobs_is_said_to_have_none(tmp_path: Path) -> None:
+    """A table without rows looks like a cluster that is there; the namespace may have been misspelt."""
+    (tmp_path / "shop.db").touch()
+    done = run_ejpy("jobs", "list", "-o", "json", "--registry", f"sqlite:///{tmp_path}/shop.db", timeout=PATIENCE_SECONDS)
+    assert (done.returncode, json.loads(done.stdout)) == (0, [])
+    assert "there are no jobs in" in done.stderr
+    assert "shop.db" in done.stderr
