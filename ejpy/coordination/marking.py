@@ -16,6 +16,13 @@ from ejpy.coordination.paths import JobPaths
 from ejpy.registry.base import Create, Delete, Operation, parent_of
 
 
+def announce_resharding(paths: JobPaths, nodes: Collection[str]) -> list[Operation]:
+    """Foreign instances begin nothing while this flag is there. Fails if it is already. `nodes`: paths that exist."""
+    flag = paths.resharding_necessary
+    parent = [] if parent_of(flag) in nodes else [Create(parent_of(flag))]
+    return [*parent, Create(flag)]
+
+
 @dataclass(frozen=True, slots=True)
 class Marking:
     """How this worker marks what it does, at one look."""
@@ -82,9 +89,7 @@ class Marking:
         """Fails while a resharding is announced."""
         if not self.foreign:
             return []
-        flag = self.paths.resharding_necessary
-        parent: list[Operation] = [] if parent_of(flag) in self.nodes else [Create(parent_of(flag))]
-        return [*parent, Create(flag), Delete(flag)]
+        return [*announce_resharding(self.paths, self.nodes), Delete(self.paths.resharding_necessary)]
 
     def is_mark(self, path: str) -> bool:
         """Whether a node is a mark: if a condition on it does not hold, the copy of the tree is late, not the ledger entry."""

@@ -17,12 +17,13 @@ from ejpy.coordination.assignment import LedgerNode, Move, Plan
 from ejpy.coordination.changes import Changes, InForce
 from ejpy.coordination.ledger import Basis, new_entry
 from ejpy.coordination.ledger_document import BrokenEntry, NewerEntry, decode
+from ejpy.coordination.marking import announce_resharding
 from ejpy.coordination.marks import foreign_instances, marks_of
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView
 from ejpy.errors import GuardFailed, RegistryError
 from ejpy.logs import fields
-from ejpy.registry.base import Create, Delete, Node, Operation, SetData, in_transactions, parent_of
+from ejpy.registry.base import Create, Delete, Node, Operation, SetData, in_transactions
 from ejpy.registry.mirror import TreeMirror
 from ejpy.scheduler.election import Election
 from ejpy.scheduler.host import Host
@@ -135,9 +136,7 @@ class Resharding:
         """What tells foreign instances that the next leader will reshard; they do not see it by themselves."""
         if view.necessary or not foreign_instances(view):
             return []
-        flag = self._paths.resharding_necessary
-        parent = [] if parent_of(flag) in self._mirror.nodes else [Create(parent_of(flag))]
-        return [*parent, Create(flag)]
+        return announce_resharding(self._paths, self._mirror.nodes)
 
     async def read_ledger(self, term: Term, items: list[int], basis: Basis, now: datetime) -> dict[int, LedgerNode | None]:
         """The entries of `items`; those of a later ejpy are left out. Raises RegistryError."""
