@@ -20,9 +20,9 @@ from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import Any
 
+from ejpy.attempt import Attempt
+from ejpy.cancellation import Cancellation
 from ejpy.errors import JobCancelled, OutcomeUnknown
-from ejpy.execution.base import Attempt
-from ejpy.execution.cancellation import Cancellation
 from ejpy.logs import FieldsAdapter, attempt_fields
 from ejpy.terms import Reason
 

@@ -24,7 +24,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
-from ejpy.execution.base import Attempt
+from ejpy.attempt import Attempt
 from ejpy.wording import one_line
 
 if TYPE_CHECKING:

@@ -7,9 +7,14 @@ terminal escapes or a megabyte of text. None of that may reach a log line.
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
 
 SHOWN_CHARACTERS = 60
+ERROR_LENGTH = 500
+"""Most characters of an error text."""
+TRACE_LENGTH = 20_000
+"""Most characters of a stack trace; of a longer one the middle is left out."""
 
 
 def one_line(text: str) -> str:
@@ -32,3 +37,28 @@ def closest(word: str, candidates: Iterable[str]) -> str | None:
         by_folded.setdefault(candidate.lower(), candidate)
     found = difflib.get_close_matches(word.lower()[:200], by_folded, n=1, cutoff=0.75)
     return by_folded[found[0]] if found else None
+
+
+def describe_error(error: BaseException) -> str:
+    """Type and message in one line of at most 500 characters; also for an exception whose `__str__` raises."""
+    try:
+        message = str(error)
+    except BaseException as second:  # noqa: BLE001 - a message is asked of an object of which nothing is known
+        message = f"(its message cannot be read: __str__ raised {type(second).__name__})"
+    kind = type(error).__name__
+    text = one_line(" ".join(f"{kind}: {message}".split())) if message else kind
+    return text if len(text) <= ERROR_LENGTH else text[: ERROR_LENGTH - 1] + "…"
+
+
+def describe_trace(error: BaseException) -> str:
+    """Its stack trace in at most 20,000 characters, without the frame that called what raised it."""
+    frames = error.__traceback__
+    try:
+        text = "".join(traceback.format_exception(type(error), error, frames and frames.tb_next)).rstrip("\n")
+    except BaseException as second:  # noqa: BLE001 - as for the message; what it is caused by may be as strange
+        return f"(its stack trace cannot be read: {type(second).__name__} was raised)"
+    if len(text) <= TRACE_LENGTH:
+        return text
+    mark = "\n[…]\n"
+    half = (TRACE_LENGTH - len(mark)) // 2
+    return text[:half] + mark + text[-half:]

@@ -16,14 +16,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ejpy.attempt import Attempt
 from ejpy.clock import Clock
 from ejpy.config.model import JobConfig
 from ejpy.deadlines import all_of, silently_within, within
 from ejpy.error_handlers import ErrorHandling
+from ejpy.error_handlers.failures import Failures
 from ejpy.errors import ConfigError, JobConflict, OutcomeUnknown, RegistryError, RegistryUnavailable, SessionExpired
-from ejpy.execution.base import Attempt
 from ejpy.execution.runners import Runners
-from ejpy.history.failures import Failures
 from ejpy.history.records import Journal, Journals
 from ejpy.logs import fields
 from ejpy.loop_watch import LoopWatch

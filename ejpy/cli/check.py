@@ -12,8 +12,8 @@ import click
 from ejpy.cli import options
 from ejpy.cli.output import Refusal, print_rows
 from ejpy.clock import SystemClock
-from ejpy.config.file import WorkerFile, load_file
 from ejpy.config.registry_url import parse_url
+from ejpy.config_file.file import WorkerFile, load_file
 from ejpy.errors import ConfigError
 from ejpy.schedule.cron import fire_times
 from ejpy.scheduler.wording import ONE_OFF

@@ -21,9 +21,9 @@ from ejpy.cli.log_stream import LogStream
 from ejpy.cli.output import Failure, Refusal
 from ejpy.clock import SystemClock
 from ejpy.config.classes import executor_for, load_class
-from ejpy.config.file import WorkerFile
 from ejpy.config.model import JobConfig
 from ejpy.config.registry_url import RegistryAddress, parse_url
+from ejpy.config_file.file import WorkerFile
 from ejpy.error_handlers import ErrorHandling
 from ejpy.errors import ConfigError, RegistryError
 from ejpy.execution.runners import Runners

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
+from ejpy.attempt import Attempt
 from ejpy.clock import Clock
-from ejpy.execution.base import Attempt, Ended
+from ejpy.execution.base import Ended
 from ejpy.terms import Outcome, Reason
 
 

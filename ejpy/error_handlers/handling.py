@@ -6,8 +6,8 @@
 
 It guards against handlers: one that blocks delays other handlers, not a job; one that raises, exits or cannot be made is a
 line in the log. That the settings of a job are wrong (its configuration was changed in the registry) is said once; its failures
-stand in the log already, where whoever reports them writes them first (`ejpy.history.failures`). The thread is a daemon: one that
-hangs in a handler keeps no process from ending.
+stand in the log already, where whoever reports them writes them first (`failures`). The thread is a daemon: one that hangs in a
+handler keeps no process from ending.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 
+from ejpy.cancellation import call_in_loop
 from ejpy.clock import Clock
 from ejpy.error_handlers.base import JobErrorHandler, JobFailure
 from ejpy.error_handlers.deduplication import Deduplication
@@ -26,9 +27,8 @@ from ejpy.error_handlers.local import IgnoreHandler
 from ejpy.error_handlers.secrets import without_secrets
 from ejpy.error_handlers.types import HandlerSettings, handler_class, problems_of
 from ejpy.errors import EjpyError
-from ejpy.execution.body import describe_error
-from ejpy.execution.cancellation import call_in_loop
 from ejpy.logs import fields
+from ejpy.wording import describe_error
 
 logger = logging.getLogger("ejpy.error_handlers")
 

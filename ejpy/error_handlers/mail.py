@@ -21,8 +21,7 @@ from ejpy.error_handlers.base import JobErrorHandler, JobFailure
 from ejpy.error_handlers.message import cut, subject_of, text_of
 from ejpy.error_handlers.props import Settings
 from ejpy.errors import EjpyError
-from ejpy.execution.body import describe_error
-from ejpy.wording import one_line, shown
+from ejpy.wording import describe_error, one_line, shown
 
 logger = logging.getLogger("ejpy.error_handlers")
 

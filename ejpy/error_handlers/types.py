@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from ejpy.entry_points import class_of, entry_points, named
 from ejpy.error_handlers.base import JobErrorHandler
-from ejpy.error_handlers.entry_points import class_of, entry_points, named
 from ejpy.error_handlers.local import IgnoreHandler, LogHandler, ThrowHandler
 from ejpy.error_handlers.mail import EmailHandler
 from ejpy.error_handlers.webhook import DingTalkHandler, SlackHandler, WeChatHandler

@@ -9,23 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from ejpy.attempt import Attempt
+from ejpy.cancellation import Cancellation, call_in_loop
 from ejpy.errors import JobCancelled
-from ejpy.execution.base import Attempt
-from ejpy.execution.cancellation import Cancellation, call_in_loop
 from ejpy.execution.daemon import DaemonExecutor
 from ejpy.job import ShardContext, ShardedJob
 from ejpy.logs import attempt_fields, current_fields
-from ejpy.wording import one_line
-
-ERROR_LENGTH = 500
-"""Most characters of an error text."""
-TRACE_LENGTH = 20_000
-"""Most characters of a stack trace; of a longer one the middle is left out."""
+from ejpy.wording import describe_error, describe_trace
 
 
 class How(str, Enum):
@@ -48,31 +42,6 @@ class BodyEnd:
 
 class Interrupted(KeyboardInterrupt):
     """Raised in the body of a child process that did not stop when it was asked. No `except Exception` catches it."""
-
-
-def describe_error(error: BaseException) -> str:
-    """Type and message in one line of at most 500 characters; also for an exception whose `__str__` raises."""
-    try:
-        message = str(error)
-    except BaseException as second:  # noqa: BLE001 - a message is asked of an object of which nothing is known
-        message = f"(its message cannot be read: __str__ raised {type(second).__name__})"
-    kind = type(error).__name__
-    text = one_line(" ".join(f"{kind}: {message}".split())) if message else kind
-    return text if len(text) <= ERROR_LENGTH else text[: ERROR_LENGTH - 1] + "…"
-
-
-def describe_trace(error: BaseException) -> str:
-    """Its stack trace in at most 20,000 characters, without the frame that called what raised it."""
-    frames = error.__traceback__
-    try:
-        text = "".join(traceback.format_exception(type(error), error, frames and frames.tb_next)).rstrip("\n")
-    except BaseException as second:  # noqa: BLE001 - as for the message; what it is caused by may be as strange
-        return f"(its stack trace cannot be read: {type(second).__name__} was raised)"
-    if len(text) <= TRACE_LENGTH:
-        return text
-    mark = "\n[…]\n"
-    half = (TRACE_LENGTH - len(mark)) // 2
-    return text[:half] + mark + text[-half:]
 
 
 def run_body(attempt: Attempt, context: ShardContext, cancellation: Cancellation, job: Callable[[], ShardedJob]) -> BodyEnd:

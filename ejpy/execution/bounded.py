@@ -25,10 +25,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from ejpy.attempt import Attempt
+from ejpy.cancellation import call_in_loop
 from ejpy.clock import Clock
-from ejpy.execution.base import Attempt, Ended, Execution, SaveCheckpoint
+from ejpy.execution.base import Ended, Execution, SaveCheckpoint
 from ejpy.execution.body import BodyEnd
-from ejpy.execution.cancellation import call_in_loop
 from ejpy.execution.instances import JobInstances
 from ejpy.execution.run import Run
 from ejpy.terms import Outcome

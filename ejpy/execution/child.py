@@ -22,7 +22,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 
-from ejpy.execution.cancellation import call_in_loop
+from ejpy.cancellation import call_in_loop
 from ejpy.execution.wire import Message, encode, received
 from ejpy.logs import fields
 

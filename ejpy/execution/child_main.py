@@ -33,10 +33,10 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
+from ejpy.attempt import Attempt
+from ejpy.cancellation import Cancellation
 from ejpy.errors import ConfigError
-from ejpy.execution.base import Attempt
 from ejpy.execution.body import BodyEnd, How, Interrupted, run_body
-from ejpy.execution.cancellation import Cancellation
 from ejpy.execution.instances import JobInstances
 from ejpy.execution.wire import Message, attempt_from_wire, encode, error_from_wire, received
 from ejpy.job import ShardContext, ShardedJob

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 
+from ejpy.attempt import Attempt
 from ejpy.config.classes import load_class
-from ejpy.execution.base import Attempt
 from ejpy.job import ShardedJob
 
 

@@ -16,9 +16,9 @@ import sys
 import threading
 from dataclasses import dataclass, field
 
+from ejpy.cancellation import call_in_loop
 from ejpy.execution.body import BodyEnd, How, run_body_async
 from ejpy.execution.bounded import InProcessRunner
-from ejpy.execution.cancellation import call_in_loop
 from ejpy.execution.daemon import DaemonExecutor
 from ejpy.execution.run import Run, unexpected
 from ejpy.logs import fields

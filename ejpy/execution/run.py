@@ -19,14 +19,16 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
+from ejpy.attempt import Attempt
+from ejpy.cancellation import Cancellation
 from ejpy.clock import Clock
 from ejpy.errors import OutcomeUnknown, StaleAttempt
-from ejpy.execution.base import Attempt, Ended, SaveCheckpoint
-from ejpy.execution.body import BodyEnd, How, describe_error, describe_trace
-from ejpy.execution.cancellation import Cancellation
+from ejpy.execution.base import Ended, SaveCheckpoint
+from ejpy.execution.body import BodyEnd, How
 from ejpy.job import SAVE_SECONDS, ShardContext
 from ejpy.logs import FieldsAdapter, attempt_fields
 from ejpy.terms import Outcome
+from ejpy.wording import describe_error, describe_trace
 
 
 class Run:

@@ -6,8 +6,8 @@ import asyncio
 import os
 from collections.abc import Sequence
 
+from ejpy.attempt import Attempt
 from ejpy.clock import Clock
-from ejpy.execution.base import Attempt
 from ejpy.execution.bounded import CANCEL_GRACE_SECONDS, BoundedRunner
 from ejpy.execution.instances import JobInstances
 from ejpy.execution.loop import AsyncioRunner

@@ -24,10 +24,10 @@ from datetime import datetime
 from typing import Any
 
 from ejpy import errors
+from ejpy.attempt import Attempt
 from ejpy.errors import EjpyError, RegistryError
-from ejpy.execution.base import Attempt
-from ejpy.execution.body import describe_error
 from ejpy.terms import Reason
+from ejpy.wording import describe_error
 
 Message = dict[str, Any]
 

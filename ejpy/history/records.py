@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from ejpy.execution.base import Attempt, Ended
+from ejpy.attempt import Attempt
+from ejpy.execution.base import Ended
 from ejpy.logs import attempt_fields, fields
 from ejpy.terms import NotRun
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from ejpy.attempt import Attempt
 from ejpy.clock import Clock
-from ejpy.execution.base import Attempt, Ended, Execution, SaveCheckpoint
+from ejpy.execution.base import Ended, Execution, SaveCheckpoint
 from ejpy.listeners.base import FireInfo
 from ejpy.logs import FieldsAdapter, attempt_fields
 

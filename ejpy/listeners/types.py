@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ejpy.error_handlers.entry_points import class_named, class_of, entry_points, named
+from ejpy.entry_points import class_named, class_of, entry_points, named
 from ejpy.errors import ConfigError
 from ejpy.listeners.base import JobListener
 from ejpy.wording import closest, one_line, shown

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from ejpy.execution.base import Attempt, Ended, SaveCheckpoint
+from ejpy.attempt import Attempt
+from ejpy.execution.base import Ended, SaveCheckpoint
 from ejpy.history.records import AttemptEnded, AttemptStarted, BodyEnded, Journal
 from ejpy.logs import fields
 from ejpy.scheduler.host import RETRY_SECONDS, Host

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from ejpy.attempt import Attempt
 from ejpy.coordination.ledger_document import decode, encode
 from ejpy.coordination.paths import JobPaths
 from ejpy.errors import GuardFailed, OutcomeUnknown, RegistryUnavailable, StaleAttempt
-from ejpy.execution.base import Attempt
 from ejpy.registry.base import SessionState, SetData
 from ejpy.scheduler.host import RETRY_SECONDS, Host
 from ejpy.scheduler.item import Item

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from ejpy.attempt import Attempt
 from ejpy.config.model import JobConfig
 from ejpy.coordination import claims
 from ejpy.coordination.claims import Situation
 from ejpy.coordination.ledger import Entry
 from ejpy.coordination.marking import Marking
-from ejpy.execution.base import Attempt, Ended, Execution, Runner
+from ejpy.execution.base import Ended, Execution, Runner
 from ejpy.registry.base import Create, Delete, Node, Operation
 from ejpy.terms import Outcome, Reason
 

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
+from ejpy.attempt import Attempt
 from ejpy.coordination import claims
 from ejpy.coordination.claims import Claim, Step, Wait
 from ejpy.coordination.ledger import Entry
 from ejpy.coordination.paths import JobPaths
 from ejpy.errors import AccessDenied, GuardFailed, RegistryError
-from ejpy.execution.base import Attempt
 from ejpy.history.records import Journal
 from ejpy.logs import fields
 from ejpy.registry.base import Delete, Node, SessionState

@@ -15,6 +15,7 @@ import logging
 from datetime import datetime
 from enum import Enum
 
+from ejpy.attempt import Attempt
 from ejpy.config.model import JobConfig, ShardingStrategyName
 from ejpy.coordination import assignment
 from ejpy.coordination.claims import Policy, Situation
@@ -23,7 +24,6 @@ from ejpy.coordination.marks import Marks, foreign_instances, marks_of
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, view_of
 from ejpy.errors import RegistryError
-from ejpy.execution.base import Attempt
 from ejpy.history.records import Journal
 from ejpy.logs import FieldsAdapter
 from ejpy.registry.base import SessionState

@@ -16,22 +16,23 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ejpy.attempt import Attempt
 from ejpy.clock import Clock
 from ejpy.config.model import JobConfig
 from ejpy.deadlines import all_of
 from ejpy.error_handlers import JobFailure
 from ejpy.errors import ConfigError, EjpyError
-from ejpy.execution.base import Attempt, Ended, Execution, Runner, SaveCheckpoint
-from ejpy.execution.body import describe_error
+from ejpy.execution.base import Ended, Execution, Runner, SaveCheckpoint
 from ejpy.execution.daemon import DaemonExecutor
-from ejpy.execution.listening import ListeningRunner
 from ejpy.execution.runners import Runners
 from ejpy.history.records import FiresNotRun, Record
 from ejpy.listeners import DistributeOnceListener, Guarantee, JobListener, listener_class
+from ejpy.listeners.listening import ListeningRunner
 from ejpy.logs import fields
 from ejpy.registry.base import Registry
 from ejpy.scheduler.host import RETRY_SECONDS, JobTree
 from ejpy.terms import Executor
+from ejpy.wording import describe_error
 
 logger = logging.getLogger("ejpy.listeners")
 

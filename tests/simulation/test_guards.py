@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from ejpy.attempt import Attempt
 from ejpy.coordination.ledger_document import encode
 from ejpy.coordination.view import DISABLED, Instance
-from ejpy.execution.base import Attempt, Ended, SaveCheckpoint
+from ejpy.execution.base import Ended, SaveCheckpoint
 from ejpy.registry.base import Check, Delete, Node, SessionState, SetData
 from ejpy.terms import Outcome, Reason
 from tests.simulation.cluster import SimCluster, instant, job_config

@@ -15,8 +15,9 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import TypeVar
 
+from ejpy.attempt import Attempt
 from ejpy.config.model import JobConfig
-from ejpy.execution.base import Attempt, Ended, SaveCheckpoint
+from ejpy.execution.base import Ended, SaveCheckpoint
 from ejpy.history.records import AttemptEnded, AttemptStarted, FiresNotRun, Record
 from ejpy.registry.group import GroupCommit
 from ejpy.registry.memory import MemoryStore

@@ -70,3 +70,27 @@ def test_decisions_act_on_nothing() -> None:
     assert {name: packages & NOT_FOR_DECISIONS for name, packages in found.items() if packages & NOT_FOR_DECISIONS} == {}
     third_party = {package for packages in found.values() for package in packages} - set(sys.stdlib_module_names) - {"ejpy"}
     assert third_party == set()
+
+
+def part_of(module: str) -> str:
+    """The package or the module of `ejpy` itself that a module belongs to."""
+    return ".".join(module.split(".")[:2])
+
+
+def arrows() -> dict[str, set[str]]:
+    """Which part of ejpy imports which others."""
+    found: dict[str, set[str]] = {}
+    for name, tree in modules():
+        if name != "ejpy":
+            used = {part_of(other) for other in imported(tree) if other.startswith("ejpy.")}
+            found[part_of(name)] = found.get(part_of(name), set()) | used - {part_of(name)}
+    return found
+
+
+def test_arrows_run_one_way() -> None:
+    """Whoever reads a part needs to know those below it only."""
+    left = arrows()
+    assert len(left) > 20
+    while lowest := {part for part, used in left.items() if not used & left.keys()}:
+        left = {part: used for part, used in left.items() if part not in lowest}
+    assert left == {}, "these import each other"

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ejpy.config.file import load_file
 from ejpy.config.registry_url import parse_url
+from ejpy.config_file.file import load_file
 from ejpy.errors import JobCancelled, StaleAttempt
 from ejpy.examples import stdlib_count
 from ejpy.examples.demo import Demo

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import ejpy.job
+from ejpy.attempt import Attempt
+from ejpy.cancellation import Cancellation
 from ejpy.errors import JobCancelled, OutcomeUnknown, StaleAttempt
-from ejpy.execution.base import Attempt
-from ejpy.execution.cancellation import Cancellation
 from ejpy.job import ShardContext, ShardedJob
 from ejpy.logs import fields_of
 from ejpy.terms import Reason

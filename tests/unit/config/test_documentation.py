@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ejpy.config.file import NEEDED
 from ejpy.config.model import JobConfig, camel_case, field_of, file_key, write_value
+from ejpy.config_file.file import NEEDED
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 

@@ -7,13 +7,14 @@ from datetime import timedelta
 
 import pytest
 
+from ejpy.attempt import Attempt
 from ejpy.error_handlers import HandlerSettings, failure_of, handler_class, problems_of
 from ejpy.error_handlers.local import IgnoreHandler, LogHandler, ThrowHandler
 from ejpy.error_handlers.mail import EmailHandler
 from ejpy.error_handlers.secrets import without_secrets
 from ejpy.error_handlers.webhook import DingTalkHandler, SlackHandler, WeChatHandler
 from ejpy.errors import ConfigError
-from ejpy.execution.base import Attempt, Ended
+from ejpy.execution.base import Ended
 from ejpy.logs import TextFormatter, fields_of
 from ejpy.terms import Outcome, Reason
 from tests.unit.error_handlers.failures import INSTANT, Recording, SetClock, failure

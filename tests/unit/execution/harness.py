@@ -12,9 +12,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from ejpy.attempt import Attempt
 from ejpy.clock import SystemClock
 from ejpy.errors import StaleAttempt
-from ejpy.execution.base import Attempt, Ended, Execution
+from ejpy.execution.base import Ended, Execution
 from ejpy.execution.bounded import BoundedRunner
 from ejpy.execution.instances import JobInstances, name_of_class
 from ejpy.execution.loop import AsyncioRunner

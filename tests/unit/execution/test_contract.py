@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ejpy.execution.base import Attempt, Ended
+from ejpy.attempt import Attempt
+from ejpy.execution.base import Ended
 from ejpy.execution.instances import name_of_class
 from ejpy.execution.run import Run
 from ejpy.logs import ContextFields, fields_of

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
-from ejpy.execution.base import Attempt
+from ejpy.attempt import Attempt
 from ejpy.job import ShardContextForTest
 from ejpy.terms import Reason
 

@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from ejpy.attempt import Attempt
 from ejpy.clock import SystemClock
 from ejpy.error_handlers import JobFailure
-from ejpy.execution.base import Attempt, Ended, Execution
+from ejpy.execution.base import Ended, Execution
 from ejpy.execution.daemon import DaemonExecutor
 from ejpy.execution.instances import JobInstances, name_of_class
-from ejpy.execution.listening import ListeningRunner, OnceForAll
 from ejpy.execution.thread import ThreadRunner
 from ejpy.job import ShardContext, ShardedJob
 from ejpy.listeners import FireInfo, JobListener
+from ejpy.listeners.listening import ListeningRunner, OnceForAll
 from ejpy.terms import Reason
 from tests.support.loop import Signals
 

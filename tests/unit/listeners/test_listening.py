@@ -11,7 +11,8 @@ from functools import partial
 
 import pytest
 
-from ejpy.execution.base import Attempt, Execution
+from ejpy.attempt import Attempt
+from ejpy.execution.base import Execution
 from ejpy.execution.thread import ThreadRunner
 from ejpy.listeners import DistributeOnceListener, FireInfo, JobListener
 from ejpy.logs import ContextFields, fields_of

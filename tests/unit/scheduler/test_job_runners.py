@@ -13,16 +13,17 @@ from typing import Any, ClassVar
 
 import pytest
 
+from ejpy.attempt import Attempt
 from ejpy.clock import SystemClock
 from ejpy.config.model import JobConfig
 from ejpy.error_handlers import JobFailure
-from ejpy.execution.base import Attempt, Ended, Runner
+from ejpy.execution.base import Ended, Runner
 from ejpy.execution.instances import name_of_class
-from ejpy.execution.listening import ListeningRunner
 from ejpy.execution.runners import Runners
 from ejpy.history.records import FiresNotRun
 from ejpy.job import ShardContext, ShardedJob
 from ejpy.listeners import DistributeOnceListener, FireInfo, JobListener
+from ejpy.listeners.listening import ListeningRunner
 from ejpy.registry.base import Create
 from ejpy.registry.memory import MemoryRegistry, MemoryStore
 from ejpy.registry.mirror import TreeMirror

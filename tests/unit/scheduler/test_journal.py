@@ -7,7 +7,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from ejpy.execution.base import Attempt, Ended
+from ejpy.attempt import Attempt
+from ejpy.execution.base import Ended
 from ejpy.history.records import AttemptEnded, FiresNotRun, LogJournal
 from ejpy.logs import fields_of
 from ejpy.scheduler.wording import item_ranges

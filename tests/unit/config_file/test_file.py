@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ejpy.config.file import WorkerFile, load_file, load_text
 from ejpy.config.model import ShardingStrategyName
+from ejpy.config_file.file import WorkerFile, load_file, load_text
 from ejpy.errors import ConfigError
 from ejpy.terms import CatchUp, Executor
 

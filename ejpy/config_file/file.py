@@ -23,11 +23,12 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from ejpy.config import item_parameters, job_checks, kinds, spring, unquoted, values, yaml_tree
-from ejpy.config.environment import expand
+from ejpy.config import item_parameters, kinds, values, yaml_tree
 from ejpy.config.model import Finding, InvalidJob, JobConfig, closest_key, field_of, says_type
 from ejpy.config.registry_url import parse_url
 from ejpy.config.yaml_tree import ListNode, MapNode, Scalar, YamlNode
+from ejpy.config_file import job_checks, spring, unquoted
+from ejpy.config_file.environment import expand
 from ejpy.errors import ConfigError
 from ejpy.wording import closest, one_line, shown
 

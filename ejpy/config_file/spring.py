@@ -30,8 +30,8 @@ from urllib.parse import quote
 
 from ejpy.config import registry_url, yaml_tree
 from ejpy.config.model import SPELLINGS, UNSUPPORTED, camel_case, closest_key, field_of
-from ejpy.config.spring_placeholders import Placeholders, relaxed
 from ejpy.config.yaml_tree import ListNode, MapNode, Scalar, YamlNode
+from ejpy.config_file.spring_placeholders import Placeholders, relaxed
 from ejpy.wording import shown
 
 SECTION = "elasticjob"

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from ejpy.attempt import Attempt
 from ejpy.clock import SystemClock
 from ejpy.config.model import JobConfig
 from ejpy.error_handlers import ErrorHandling
-from ejpy.execution.base import Attempt, Ended
-from ejpy.history.failures import Failures
+from ejpy.error_handlers.failures import Failures
+from ejpy.execution.base import Ended
 from ejpy.history.records import AttemptEnded, AttemptStarted, BodyEnded, FiresNotRun, Journals, Record
 from ejpy.logs import TextFormatter, fields_of
 from ejpy.terms import NotRun, Outcome, Reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ejpy.config.environment import expand
+from ejpy.config_file.environment import expand
 
 ENVIRON = {"HOST": "zk1", "EMPTY": "", "NESTED": "${HOST}", "YAML": "a\nb: c", "_x9": "y"}
 

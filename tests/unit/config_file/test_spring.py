@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ejpy.config.document import to_document
-from ejpy.config.file import WorkerFile, load_text
 from ejpy.config.registry_url import parse_url
+from ejpy.config_file.file import WorkerFile, load_text
 from ejpy.errors import ConfigError
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -14,8 +14,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from ejpy.errors import ConfigError
-from ejpy.execution.body import describe_error
-from ejpy.wording import one_line, shown
+from ejpy.wording import describe_error, one_line, shown
 
 _SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 

@@ -27,14 +27,15 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
+from ejpy.attempt import Attempt
 from ejpy.clock import Clock
 from ejpy.error_handlers.base import JobFailure
 from ejpy.errors import EjpyError
-from ejpy.execution.base import Attempt, Ended, Execution, Runner, SaveCheckpoint
-from ejpy.execution.body import describe_error
+from ejpy.execution.base import Ended, Execution, Runner, SaveCheckpoint
 from ejpy.listeners.base import DistributeOnceListener, FireInfo, JobListener
 from ejpy.listeners.fire import Fire, GatedAttempt
 from ejpy.logs import current_fields, fields
+from ejpy.wording import describe_error
 
 logger = logging.getLogger("ejpy.execution")
 
