@@ -115,12 +115,17 @@ def _plain_value(job: JobConfig, name: str) -> Scalar | None:
     value = getattr(job, name)
     if name == "sharding_item_parameters":
         value = item_parameters.write({i: text for i, text in value.items() if item_parameters.expressible(text)})
-    elif name == "job_sharding_strategy_type" and value in (ShardingStrategyName.AVG_ALLOCATION, ShardingStrategyName.STICKY):
+    elif name == "job_sharding_strategy_type" and (value is ShardingStrategyName.AVG_ALLOCATION or _is_pythons(value)):
         return None
     if value is None:
         return None
     text = write_value(value)
     return Scalar(text, implicit=(True, False)) if isinstance(value, (bool, int)) else yaml_tree.text_scalar(text)
+
+
+def _is_pythons(strategy: ShardingStrategyName | str) -> bool:
+    """Whether no Java worker can know the strategy: its leader would fail at each resharding, and uses its default instead."""
+    return strategy is ShardingStrategyName.STICKY or ":" in strategy
 
 
 def _own_props(job: JobConfig) -> dict[str, str]:
@@ -129,8 +134,8 @@ def _own_props(job: JobConfig) -> dict[str, str]:
         for prop, name in _OWN_PROPS.items()
         if getattr(job, name) != JobConfig.model_fields[name].default
     }
-    if job.job_sharding_strategy_type is ShardingStrategyName.STICKY:
-        own[_STRATEGY_PROP] = job.job_sharding_strategy_type.value
+    if _is_pythons(job.job_sharding_strategy_type):
+        own[_STRATEGY_PROP] = write_value(job.job_sharding_strategy_type)
     beyond = {str(i): text for i, text in sorted(job.sharding_item_parameters.items()) if not item_parameters.expressible(text)}
     if beyond:
         own[_ITEM_PARAMETERS_PROP] = json.dumps(beyond, ensure_ascii=False)

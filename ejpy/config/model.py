@@ -88,9 +88,10 @@ class JobConfig(BaseModel):
     failover: Flag = False
     misfire: Flag = True
     monitor_execution: Flag = True
-    job_sharding_strategy_type: Annotated[ShardingStrategyName, BeforeValidator(values.choice(ShardingStrategyName))] = (
-        ShardingStrategyName.AVG_ALLOCATION
-    )
+    job_sharding_strategy_type: Annotated[
+        ShardingStrategyName | str, BeforeValidator(values.choice_or_name(ShardingStrategyName))
+    ] = ShardingStrategyName.AVG_ALLOCATION
+    """A name that is not ejpy's is one for `ejpy.sharding_strategies.strategy_class`. From a registry, any text."""
     disabled: Flag = False
     """Whether the job is disabled on a server that registers it."""
     overwrite: Flag = False
@@ -122,6 +123,12 @@ class JobConfig(BaseModel):
     elasticjob-ui."""
     python_class: OptionalText = None
     """`module:Class` to run here if `job_class` does not name it. A matter of this worker alone: it is never stored."""
+
+    @property
+    def own_sharding_strategy(self) -> str | None:
+        """The name of the sharding strategy, if it is not one of ejpy's."""
+        name = self.job_sharding_strategy_type
+        return None if isinstance(name, ShardingStrategyName) else name
 
     @property
     def body_class(self) -> str:

@@ -110,6 +110,21 @@ def choice(members: type[EnumType]) -> Callable[[object], EnumType]:
     return member
 
 
+def choice_or_name(members: type[EnumType]) -> Callable[[object], EnumType | str]:
+    """As `choice`; any other text that is not empty is a name that others may know, and is left as it is."""
+    own = {str(member.value).lower(): member for member in members}
+
+    def member_or_name(value: object) -> EnumType | str:
+        if isinstance(value, members):
+            return value
+        name = text(value).strip()
+        if not name:
+            raise ValueError(f"empty; allowed: {', '.join(str(member.value) for member in members)}, or a name of your own")
+        return own.get(name.lower(), name)
+
+    return member_or_name
+
+
 def optional(inner: Callable[[object], EnumType | timedelta]) -> Callable[[object], EnumType | timedelta | None]:
     """As `inner`, or None."""
     return lambda value: None if value is None else inner(value)

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ejpy.config.classes import executor_for, load_class
-from ejpy.config.model import Finding
+from ejpy.config.model import Finding, ShardingStrategyName
 from ejpy.error_handlers import handler_class
 from ejpy.errors import ConfigError, CronError
 from ejpy.jobs import AsyncDataflowJob, DataflowJob, HttpJob, ScriptJob
 from ejpy.listeners import listener_class
 from ejpy.schedule import cron
+from ejpy.sharding_strategies import strategy_class
 from ejpy.terms import Executor
 
 _KINDS = (ScriptJob, HttpJob, DataflowJob, AsyncDataflowJob)
@@ -42,13 +43,14 @@ class Findings:
 def findings(given: Given, now: datetime, *, shared_with_java: bool) -> Findings:
     """What there is to say of a job. A cron expression must fire after `now`.
 
-    `shared_with_java`: an error handler or a listener that is not known here may be one of Java workers. It is no problem then,
-    but a remark that it is not honoured.
+    `shared_with_java`: an error handler, a listener or a sharding strategy that is not known here may be one of Java workers. It
+    is no problem then, but a remark that it is not honoured.
     """
     found = Findings()
     _look_at_class(given, found)
     _look_at_error_handler(given, found, shared_with_java)
     _look_at_listeners(given, found, shared_with_java)
+    _look_at_strategy(given, found, shared_with_java)
     _look_at_schedule(given, now, found)
     return found
 
@@ -96,6 +98,16 @@ def _look_at_listeners(given: Given, found: Findings, shared_with_java: bool) ->
             listener_class(name)
         except ConfigError as error:
             _unknown("job_listener_types", error, found, shared_with_java and ":" not in name)
+
+
+def _look_at_strategy(given: Given, found: Findings, shared_with_java: bool) -> None:
+    name = given.get("job_sharding_strategy_type")
+    if not isinstance(name, str) or not name.strip() or name.strip().upper() in ShardingStrategyName.__members__:
+        return
+    try:
+        strategy_class(name)
+    except ConfigError as error:
+        _unknown("job_sharding_strategy_type", error, found, shared_with_java and ":" not in name)
 
 
 def _look_at_schedule(given: Given, now: datetime, found: Findings) -> None:

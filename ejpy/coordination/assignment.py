@@ -61,8 +61,16 @@ class Plan:
     moves: tuple[Move, ...]
 
 
-def wanted_moves(view: JobView, config: JobConfig, stalled: frozenset[str], now: datetime) -> list[Move]:
-    """What differs from what the strategy wants. `stalled`: instances that leave fires unclaimed and get nothing new.
+Dealt = Callable[[int, list[str], Mapping[int, str]], Mapping[int, str] | None]
+"""What a strategy of the user's deals: count, eligible instances (at least one), current owners → the instance for every item;
+None: it has not answered yet."""
+
+
+def wanted_moves(
+    view: JobView, config: JobConfig, stalled: frozenset[str], now: datetime, dealt: Dealt | None = None
+) -> list[Move] | None:
+    """What differs from what the strategy wants; None: that is not known yet. `stalled`: instances that leave fires unclaimed
+    and get nothing new. `dealt`: asked for a strategy that is not ejpy's.
 
     With `static_sharding` nothing does once all items are assigned, whoever comes or goes (ElasticJob's rule).
     """
@@ -70,10 +78,17 @@ def wanted_moves(view: JobView, config: JobConfig, stalled: frozenset[str], now:
     if config.static_sharding and current.keys() == set(range(total)):
         return []
     eligible = [instance for instance in view.eligible() if instance not in stalled] or view.eligible()
-    strategy, now_ms = config.job_sharding_strategy_type, int(now.timestamp() * 1000)
-    target = sharding.assign(strategy, config.job_name, total, eligible, current, now_ms=now_ms)
+    strategy = config.job_sharding_strategy_type
+    if not isinstance(strategy, ShardingStrategyName):
+        wanted = dealt(total, eligible, current) if dealt and eligible else {}
+        return None if wanted is None else _differing(wanted, current)
+    target = sharding.assign(strategy, config.job_name, total, eligible, current, now_ms=int(now.timestamp() * 1000))
     if strategy is ShardingStrategyName.SINGLE_SHARDING_BALANCE and total == 1:
         target |= dict.fromkeys(target, _whose_turn_it_is(view, eligible, current.get(0), target.get(0)))
+    return _differing(target, current)
+
+
+def _differing(target: Mapping[int, str], current: Mapping[int, str]) -> list[Move]:
     return [Move(item, to) for item, to in target.items() if current.get(item) != to]
 
 

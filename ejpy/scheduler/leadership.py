@@ -1,6 +1,6 @@
 """Leading a job: when to stand for election, abdicate, reshard, and look for owners that leave fires unclaimed.
 
-follower ──no leader, own server enabled──► latch ──► leader ──own server disabled, or draining──► follower
+follower ──no leader, own server enabled──► latch ──► leader ──own server disabled, draining, strategy unusable──► follower
                                                         └──session lost, node removed──► follower
 """
 
@@ -25,6 +25,7 @@ from ejpy.registry.base import Operation, SessionState
 from ejpy.registry.mirror import TreeMirror
 from ejpy.scheduler.election import Election
 from ejpy.scheduler.host import RETRY_SECONDS, Deed, Host
+from ejpy.scheduler.own_strategy import OwnStrategy
 from ejpy.scheduler.resharding import Resharding
 from ejpy.scheduler.term import ABANDONED_SECONDS, Term
 
@@ -46,7 +47,8 @@ class Leadership:
         self._again = again
         self._log = log
         self._election = Election(host, paths, again, log)
-        self._resharding = Resharding(host, paths, mirror, self._election, again, log)
+        self._own_strategy = OwnStrategy(again, log)
+        self._resharding = Resharding(host, paths, mirror, self._election, self._own_strategy, again, log)
         self._deed = Deed("leading", again, log)
         self._check: asyncio.TimerHandle | None = None
 
@@ -77,13 +79,14 @@ class Leadership:
             self._election.term = term = None
         if term is None:
             self._stop_checking()
-        if leads and not willing:
+        able = self._own_strategy.usable(config.own_sharding_strategy)
+        if leads and (not willing or able is False):
             self._deed.begin(self._election.abdicate(self._resharding.announcement(view)))
-        elif view.leader is None and willing:
+        elif view.leader is None and willing and able:
             self._deed.begin(self._election.stand())
         elif leads and term is None:
             self._deed.begin(self._election.resume())
-        elif leads and term is not None and self._settled(term):
+        elif leads and term is not None and able and self._settled(term):
             term.see(view.instances)
             if schedule is not None and not term.checked:
                 term.checked = True
@@ -108,6 +111,7 @@ class Leadership:
     async def close(self) -> None:
         self._stop_checking()
         await self._deed.cancel()
+        self._own_strategy.close()
         self._election.close()
 
     def _settled(self, term: Term) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from ejpy.config.model import JobConfig
@@ -27,8 +27,10 @@ from ejpy.registry.base import Create, Delete, Node, Operation, SetData, in_tran
 from ejpy.registry.mirror import TreeMirror
 from ejpy.scheduler.election import Election
 from ejpy.scheduler.host import Host
+from ejpy.scheduler.own_strategy import OwnStrategy
 from ejpy.scheduler.term import SETTLE_SECONDS, Term
 from ejpy.scheduler.wording import item_ranges
+from ejpy.sharding_strategies import ShardingInstance
 
 
 class Resharding:
@@ -40,6 +42,7 @@ class Resharding:
         paths: JobPaths,
         mirror: TreeMirror,
         election: Election,
+        own_strategy: OwnStrategy,
         again: Callable[[], None],
         log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
@@ -47,12 +50,15 @@ class Resharding:
         self._paths = paths
         self._mirror = mirror
         self._election = election
+        self._own_strategy = own_strategy
         self._again = again
         self._log = log
 
     def wanted(self, term: Term, view: JobView, config: JobConfig) -> bool:
         """Whether there is something to do now."""
         moves = self._moves(term, view, config)
+        if moves is None:
+            return False
         if foreign_instances(view) and moves:
             return not view.necessary or not self._held_by_foreign(view, moves)
         if any(move.item not in term.waiting for move in moves):
@@ -71,6 +77,8 @@ class Resharding:
             return changes.begins(known, item, now, config.misfire_grace)
 
         moves = self._moves(term, view, config)
+        if moves is None:
+            return False
         if foreign_instances(view) and moves and not view.necessary:
             return await self._announce(term, view)
         surplus = assignment.surplus(view, config.sharding_total_count)
@@ -161,9 +169,13 @@ class Resharding:
             self._log.error("%s; the item starts anew at its next fire", error, extra=fields(item=item))
             return LedgerNode(new_entry(basis, now), node.version)
 
-    def _moves(self, term: Term, view: JobView, config: JobConfig) -> list[Move]:
+    def _moves(self, term: Term, view: JobView, config: JobConfig) -> list[Move] | None:
+        def dealt(total: int, eligible: list[str], current: Mapping[int, str]) -> Mapping[int, str] | None:
+            instances = [ShardingInstance(id, view.instances[id].ip) for id in eligible]
+            return self._own_strategy.dealt(config.job_name, total, instances, current)
+
         stalled = term.neglect.stalled_at(self._host.clock.monotonic())
-        return assignment.wanted_moves(view, config, stalled, self._host.clock.now())
+        return assignment.wanted_moves(view, config, stalled, self._host.clock.now(), dealt)
 
     async def _commit(self, term: Term, batch: list[Operation]) -> None:
         guard = SetData(self._paths.term, self._election.term_document(), term.version)

@@ -17,7 +17,7 @@ OWNERS = {
     "croniter": {"ejpy.schedule.unix"},
     "apscheduler": {"ejpy.schedule.timer"},
     "kazoo": {"ejpy.registry.zookeeper"},
-    "sqlalchemy": {"ejpy.registry.sql"},
+    "sqlalchemy": {"ejpy.registry.sql", "ejpy.fencing.sql"},
 }
 """F16: cron libraries were given up by their authors, and whoever used them everywhere had to look for another in a hurry. The
 cron engine is one module's secret; what it must compute is in the tests of `ejpy.schedule`."""

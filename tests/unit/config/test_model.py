@@ -115,11 +115,16 @@ def test_all_that_is_missing_is_told_at_once() -> None:
     assert all("required" in line for line in found)
 
 
-def test_c1_an_unknown_strategy_is_refused_with_the_close_name_and_all_names() -> None:
-    assert problems({**LEAST, "jobShardingStrategyType": "ROUNDROBIN"}) == [
-        "jobShardingStrategyType: 'ROUNDROBIN' is not allowed; did you mean ROUND_ROBIN? "
-        "allowed: AVG_ALLOCATION, ODEVITY, ROUND_ROBIN, SINGLE_SHARDING_BALANCE, STICKY"
-    ]
+@pytest.mark.parametrize(
+    ("text", "own"), [("Mine", "Mine"), (" shop.sharding:Mine ", "shop.sharding:Mine"), ("STICKY", None), ("odevity", None)]
+)
+def test_a_strategy_may_have_a_name_that_others_know(text: str, own: str | None) -> None:
+    assert job(job_sharding_strategy_type=text).own_sharding_strategy == own
+
+
+def test_an_empty_strategy_is_refused() -> None:
+    [found] = problems({**LEAST, "jobShardingStrategyType": " "})
+    assert found.startswith("jobShardingStrategyType: empty; allowed: AVG_ALLOCATION, ODEVITY, ")
 
 
 @pytest.mark.parametrize("count", ["0", "-1", 0, -1, 100_001, "3.0", "010", "1_0", "", True, None, 2.5, "9" * 5000, "٣"])

@@ -29,7 +29,9 @@ STICKY, AVG = ShardingStrategyName.STICKY, ShardingStrategyName.AVG_ALLOCATION
 
 
 def moves_of(job: Job, total: int, strategy: ShardingStrategyName = STICKY, stalled: Iterable[str] = ()) -> list[Move]:
-    return wanted_moves(job.view, configured(job, strategy, total), frozenset(stalled), NOW)
+    moves = wanted_moves(job.view, configured(job, strategy, total), frozenset(stalled), NOW)
+    assert moves is not None
+    return moves
 
 
 def configured(job: Job, strategy: ShardingStrategyName, total: int, **more: object) -> JobConfig:
