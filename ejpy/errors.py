@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+from ejpy.wording import one_line
+
+_SHOWN_OF_LAST_LINE = 200
+
 
 class EjpyError(Exception):
     """Base of ejpy's own errors."""
@@ -87,6 +91,14 @@ class RequestTooLarge(RegistryError):
     """The transaction is over the registry's limit of operations or bytes and was not sent."""
 
 
+class BrokenEntry(RegistryError):
+    """A ledger node does not hold an entry. Its item starts anew, at its next fire; tokens grow all the same."""
+
+
+class NewerEntry(BrokenEntry):
+    """An entry of a later ejpy, whose meaning is unknown here. It must not be overwritten."""
+
+
 # ---- jobs ---------------------------------------------------------------------------------------------------------
 
 
@@ -100,3 +112,51 @@ class JobCancelled(EjpyError):
 
 class StaleAttempt(EjpyError):
     """A write was refused, since a newer attempt of the item exists: this one has lost its right to write."""
+
+
+class UnreadableToken(EjpyError):
+    """The fencing token that is stored with what was to be written is none, so nothing could be compared or was written."""
+
+
+# ---- kinds of jobs ------------------------------------------------------------------------------------------------
+# What is most telling stands first in a message: histories keep only its beginning.
+
+
+class ScriptFailed(EjpyError):
+    """A script could not be started, ended with an exit code other than 0 or by a signal, or could not be ended.
+
+    `exit_code` is None if there is none; `last_lines` are the last ones of what the script wrote.
+    """
+
+    def __init__(self, what: str, *, exit_code: int | None = None, last_lines: Sequence[str] = ()) -> None:
+        self.exit_code = exit_code
+        self.last_lines = tuple(last_lines)
+        said = [line for line in self.last_lines if line.strip()]
+        message = what
+        if said:
+            message += f": {one_line(said[-1].strip())[:_SHOWN_OF_LAST_LINE]}"
+        if len(said) > 1:
+            message += "\nlast lines of its output:\n" + "\n".join(self.last_lines)
+        super().__init__(message)
+
+
+class HttpFailed(EjpyError):
+    """A request was not answered, or with a status of 400 or more, or with a redirection that is not followed.
+
+    `status` is None if no answer came. A request without an answer may have had its effect all the same.
+    """
+
+    def __init__(self, what: str, *, status: int | None = None) -> None:
+        self.status = status
+        super().__init__(what)
+
+
+# ---- operations ---------------------------------------------------------------------------------------------------
+
+
+class NoSuchJob(EjpyError):
+    """There is no job of that name in the namespace."""
+
+
+class NothingToDo(EjpyError):
+    """There is nothing that the operation could have an effect on: no instance to trigger, no such server or item."""

@@ -9,20 +9,16 @@ from datetime import datetime
 from ejpy.config.document import from_document
 from ejpy.config.model import JobConfig
 from ejpy.coordination.ledger import Entry
-from ejpy.coordination.ledger_document import BrokenEntry, decode
+from ejpy.coordination.ledger_document import decode
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.status import item_status, job_status
 from ejpy.coordination.view import JobView, view_of
-from ejpy.errors import ConfigError, EjpyError
+from ejpy.errors import BrokenEntry, ConfigError, NoSuchJob
 from ejpy.registry.base import Node, Registry
 from ejpy.terms import ItemStatus, JobStatus, Outcome
 
 JOBS_AT_ONCE = 50
 """Trees that are read at the same time."""
-
-
-class NoSuchJob(EjpyError):
-    """There is no job of that name in the namespace."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ejpy.admin.inspect import NoSuchJob
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import DISABLED, ENABLED, JobView, view_of
-from ejpy.errors import EjpyError, GuardFailed, RegistryError
+from ejpy.errors import GuardFailed, NoSuchJob, NothingToDo, RegistryError
 from ejpy.registry.base import Create, Delete, Node, Operation, Registry, SetData, in_transactions, parent_of
 
 ATTEMPTS = 20
 """How often an operation starts over because others changed the same nodes."""
 
 Nodes = dict[str, Node]
-
-
-class NothingToDo(EjpyError):
-    """There is nothing that the operation could have an effect on: no instance to trigger, no such server or item."""
 
 
 async def trigger(registry: Registry, namespace: str, job: str) -> list[str]:

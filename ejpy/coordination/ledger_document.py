@@ -7,21 +7,14 @@ later ejpy is told apart from rubbish: it must not be overwritten.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from ejpy.coordination.ledger import Asked, Basis, Entry, NotRunRange
-from ejpy.errors import RegistryError
+from ejpy.coordination.ledger import Asked, Basis, Entry, NotRunRange, new_entry
+from ejpy.errors import BrokenEntry, NewerEntry
+from ejpy.registry.base import Node
 from ejpy.terms import NotRun, Outcome, Reason
-
-
-class BrokenEntry(RegistryError):
-    """A ledger node does not hold an entry. Its item starts anew, at its next fire; tokens grow all the same."""
-
-
-class NewerEntry(BrokenEntry):
-    """An entry of a later ejpy, whose meaning is unknown here. It must not be overwritten."""
-
 
 _VERSION = 1
 
@@ -95,6 +88,26 @@ def decode(data: bytes, revision: int, path: str, *, count: int | None = None) -
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BrokenEntry(f"{path}: not a ledger entry ({type(error).__name__}: {error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was found in a ledger node."""
+
+    entry: Entry | None
+    """None: it is of a later ejpy, and must be left alone."""
+    problem: str | None = None
+    """Why it is not what stands there, in one line."""
+
+
+def read_entry(node: Node, path: str, basis: Basis, now: datetime) -> Reading:
+    """The entry in a node. An item whose entry is broken begins anew, and is due under `basis` from `now` on."""
+    try:
+        return Reading(decode(node.data, node.revision, path, count=basis.sharding_total_count))
+    except NewerEntry as error:
+        return Reading(None, str(error))
+    except BrokenEntry as error:
+        return Reading(new_entry(basis, now), f"{error}; the item starts anew at its next fire")
 
 
 def _text(time: datetime | None) -> str | None:

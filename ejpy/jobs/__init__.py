@@ -10,8 +10,8 @@
 `validate(props)` of each class says what is wrong with the `props` that it reads, one line for each problem.
 """
 
+from ejpy.errors import HttpFailed, ScriptFailed
 from ejpy.jobs.dataflow import AsyncDataflowJob, DataflowJob
-from ejpy.jobs.errors import HttpFailed, ScriptFailed
 from ejpy.jobs.http import HttpJob
 from ejpy.jobs.script import ScriptJob
 

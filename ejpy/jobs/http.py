@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from ejpy.clock import SystemClock
+from ejpy.errors import HttpFailed
 from ejpy.job import ShardContext, ShardedJob
 from ejpy.jobs.connection import Hold, connect
 from ejpy.jobs.context import beyond_elasticjob, sharding_context_json
-from ejpy.jobs.errors import HttpFailed
 from ejpy.jobs.props import PropsReader, problems_of, settings_of
 from ejpy.version import __version__
 from ejpy.wording import closest, one_line, shown

@@ -25,9 +25,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ejpy.clock import SystemClock
+from ejpy.errors import ScriptFailed
 from ejpy.job import ShardContext, ShardedJob
 from ejpy.jobs.context import beyond_elasticjob, sharding_context_json
-from ejpy.jobs.errors import ScriptFailed
 from ejpy.jobs.output import Lines, Tail
 from ejpy.jobs.process_group import Exit, ProcessGroup, Unkillable
 from ejpy.jobs.props import PropsReader, problems_of, settings_of

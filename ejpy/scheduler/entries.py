@@ -16,7 +16,7 @@ from datetime import timezone
 
 from ejpy.coordination.claims import Schedule, Situation
 from ejpy.coordination.ledger import Entry, NotRunRange, new_entry
-from ejpy.coordination.ledger_document import BrokenEntry, NewerEntry, decode, encode
+from ejpy.coordination.ledger_document import encode, read_entry
 from ejpy.coordination.paths import JobPaths
 from ejpy.errors import AccessDenied, GuardFailed, GuardFailure, OutcomeUnknown, RegistryError, RequestTooLarge
 from ejpy.history.records import FiresNotRun, Journal
@@ -83,16 +83,11 @@ class Entries:
             item.version = item.written = None
         else:
             item.version, item.written = node.version, node.modified
-            item.blocked = False
-            try:
-                item.entry = decode(node.data, node.revision, path, count=situation.basis.sharding_total_count)
-            except NewerEntry as error:
-                self._log.error("%s", error, extra=fields(item=item.number))
-                item.entry = new_entry(situation.basis, situation.now)
-                item.blocked = True
-            except BrokenEntry as error:
-                self._log.error("%s; the item starts anew at its next fire", error, extra=fields(item=item.number))
-                item.entry = new_entry(situation.basis, situation.now)
+            reading = read_entry(node, path, situation.basis, situation.now)
+            item.entry = reading.entry or new_entry(situation.basis, situation.now)
+            item.blocked = reading.entry is None
+            if reading.problem is not None:
+                self._log.error("%s", reading.problem, extra=fields(item=item.number))
         if item.untold is not None:
             known, wanted = item.untold
             item.untold = None

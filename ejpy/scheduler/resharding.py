@@ -16,14 +16,14 @@ from ejpy.coordination import assignment, changes
 from ejpy.coordination.assignment import LedgerNode, Move, Plan
 from ejpy.coordination.changes import Changes, InForce
 from ejpy.coordination.ledger import Basis, new_entry
-from ejpy.coordination.ledger_document import BrokenEntry, NewerEntry, decode
+from ejpy.coordination.ledger_document import read_entry
 from ejpy.coordination.marking import announce_resharding
 from ejpy.coordination.marks import foreign_instances, marks_of
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView
 from ejpy.errors import GuardFailed, RegistryError
 from ejpy.logs import fields
-from ejpy.registry.base import Create, Delete, Node, Operation, SetData, in_transactions
+from ejpy.registry.base import Create, Delete, Operation, SetData, in_transactions
 from ejpy.registry.mirror import TreeMirror
 from ejpy.scheduler.election import Election
 from ejpy.scheduler.host import Host
@@ -81,9 +81,9 @@ class Resharding:
             return False
         if foreign_instances(view) and moves and not view.necessary:
             return await self._announce(term, view)
-        surplus = assignment.surplus(view, config.sharding_total_count)
+        surplus, basis = assignment.surplus(view, config.sharding_total_count), Basis.of(config)
         try:
-            ledger = await self.read_ledger(term, [move.item for move in moves], Basis.of(config), now)
+            ledger = await self.read_ledger(term, [move.item for move in moves], basis, now)
             resting = {move.item for move in moves if move.item not in ledger}
             movable = [move for move in moves if move.item in ledger]
             plan = assignment.plan(
@@ -102,7 +102,7 @@ class Resharding:
             )
             for batch in batches:
                 await self._commit(term, batch)
-            await self._watch(term, (plan.waiting | resting) - term.waiting)
+            await self._watch(term, (plan.waiting | resting) - term.waiting, basis, now)
         except GuardFailed as error:
             self._log.info("resharding met a change, looking again: %s", error)
             await self._election.confirm(term)
@@ -151,23 +151,16 @@ class Resharding:
         nodes = await self._host.registry.read([self._paths.ledger(item) for item in items])
         found: dict[int, LedgerNode | None] = {}
         for item, node in zip(items, nodes, strict=True):
-            try:
-                found[item] = None if node is None else self._ledger_node(item, node, basis, now)
-            except NewerEntry as error:
-                if item not in term.said:
-                    term.said.add(item)
-                    self._log.error("%s; it stays where it is", error, extra=fields(item=item))
+            if node is None:
+                found[item] = None
+                continue
+            reading = read_entry(node, self._paths.ledger(item), basis, now)
+            if reading.entry is not None:
+                found[item] = LedgerNode(reading.entry, node.version)
+            if reading.problem is not None and item not in term.said:
+                term.said.add(item)
+                self._log.error("%s", reading.problem, extra=fields(item=item))
         return found
-
-    def _ledger_node(self, item: int, node: Node, basis: Basis, now: datetime) -> LedgerNode:
-        path = self._paths.ledger(item)
-        try:
-            return LedgerNode(decode(node.data, node.revision, path, count=basis.sharding_total_count), node.version)
-        except NewerEntry:
-            raise
-        except BrokenEntry as error:
-            self._log.error("%s; the item starts anew at its next fire", error, extra=fields(item=item))
-            return LedgerNode(new_entry(basis, now), node.version)
 
     def _moves(self, term: Term, view: JobView, config: JobConfig) -> list[Move] | None:
         def dealt(total: int, eligible: list[str], current: Mapping[int, str]) -> Mapping[int, str] | None:
@@ -187,7 +180,7 @@ class Resharding:
         term.wrote(below, committed.revision, self._host.clock.monotonic(), removed=removed)
         asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._again)
 
-    async def _watch(self, term: Term, items: Iterable[int]) -> None:
+    async def _watch(self, term: Term, items: Iterable[int], basis: Basis, now: datetime) -> None:
         for item in items:
 
             def changed(item: int = item) -> None:
@@ -201,18 +194,9 @@ class Resharding:
             except RegistryError:
                 term.waiting.discard(item)
                 raise
-            if node is None or not _stays(node, path):
-                changed()
-
-
-def _stays(node: Node, path: str) -> bool:
-    """Whether the item cannot be moved until its entry changes."""
-    try:
-        return decode(node.data, node.revision, path).running
-    except NewerEntry:
-        return True
-    except BrokenEntry:
-        return False
+            entry = new_entry(basis, now) if node is None else read_entry(node, path, basis, now).entry
+            if entry is not None and not entry.running:
+                changed()  # it can be moved now
 
 
 def _told(plan: Plan, surplus: list[int]) -> str:

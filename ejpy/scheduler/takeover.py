@@ -12,7 +12,7 @@ from datetime import datetime
 
 from ejpy.coordination import failover
 from ejpy.coordination.ledger import Basis, Entry, new_entry
-from ejpy.coordination.ledger_document import BrokenEntry, NewerEntry, decode, encode
+from ejpy.coordination.ledger_document import encode, read_entry
 from ejpy.coordination.marks import Marks, marks_of
 from ejpy.coordination.paths import JobPaths
 from ejpy.errors import GuardFailed, RegistryError
@@ -95,11 +95,7 @@ class Takeover:
     def _entry(self, node: Node | None, path: str, basis: Basis, now: datetime) -> Entry | None:
         if node is None:
             return new_entry(basis, now)
-        try:
-            return decode(node.data, node.revision, path, count=basis.sharding_total_count)
-        except NewerEntry as error:
-            self._log.error("%s", error)
-            return None
-        except BrokenEntry as error:
-            self._log.error("%s; the item starts anew", error)
-            return new_entry(basis, now)
+        reading = read_entry(node, path, basis, now)
+        if reading.problem is not None:
+            self._log.error("%s", reading.problem)
+        return reading.entry

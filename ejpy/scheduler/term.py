@@ -31,7 +31,7 @@ class Term:
     waiting: set[int] = field(default_factory=set)
     """Items whose ledger entry is watched, since they shall move and cannot: they run, or the entry is of a later ejpy."""
     said: set[int] = field(default_factory=set)
-    """Items whose entry is of a later ejpy, which was said."""
+    """Items whose entry cannot be read, which was said."""
     without_instance: dict[str, float] = field(default_factory=dict)
     """Servers without an instance, and since when (monotonic)."""
     present: frozenset[str] = frozenset()

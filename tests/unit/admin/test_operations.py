@@ -9,10 +9,9 @@ from typing import TypeVar
 import pytest
 
 from ejpy.admin import operations
-from ejpy.admin.inspect import NoSuchJob
-from ejpy.admin.operations import NothingToDo
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import instance_document
+from ejpy.errors import NoSuchJob, NothingToDo
 from ejpy.registry.base import Committed, Create, Delete, Operation, Registry, ancestors
 from ejpy.registry.memory import MemoryRegistry, MemoryStore
 from tests.support.virtual_loop import LoopClock, VirtualLoop, run_virtual

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ejpy.coordination.ledger import NOT_RUN_KEPT, Asked, Basis, Entry, NotRunRange, new_entry
-from ejpy.coordination.ledger_document import BrokenEntry, NewerEntry, decode, encode
-from ejpy.errors import RegistryError
+from ejpy.coordination.ledger_document import decode, encode
+from ejpy.errors import BrokenEntry, NewerEntry, RegistryError
 from ejpy.terms import NotRun, Outcome, Reason
 from tests.unit.coordination.situations import BASIS, CHANGED, MINUTE, at, idle, ran, running
 
