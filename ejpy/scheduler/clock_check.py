@@ -1,4 +1,4 @@
-"""This worker's clock against the registry's: compared once for each registration, whose node the registry dates."""
+"""This worker's clock against the registry's: compared whenever this instance's node is written, which the registry dates."""
 
 from __future__ import annotations
 
@@ -21,22 +21,26 @@ class ClockCheck:
         self._ahead = timedelta(0)
 
     def look(self, nodes: Mapping[str, Node], max_time_diff_seconds: int) -> None:
-        """Compare, if this instance has registered since the last look."""
-        node = nodes.get(self._path)
-        between = self._membership.registered_between
-        if node is None or between is None:
+        """Compare, if this instance's node was written since the last look."""
+        before = self.refused(max_time_diff_seconds)
+        node, dated = nodes.get(self._path), self._membership.dated
+        if node is None or dated is None or node.revision < dated.revision:
             return
-        self._membership.registered_between = None
-        self._ahead = clocks.difference(node.modified, *between)
+        self._membership.dated = None
+        self._ahead = clocks.difference(node.modified, dated.before, dated.after)
         if self.refused(max_time_diff_seconds):
+            if before:
+                return  # that was said
             self._log.error(
                 "nothing is run here: this clock said %s when the registry's said %s; max_time_diff_seconds is %d",
-                between[0],
+                dated.before,
                 node.modified,
                 max_time_diff_seconds,
             )
+        elif before:
+            self._log.info("this clock is right again: this worker takes part again")
         elif abs(self._ahead) >= clocks.WARN_FROM:
-            self._log.warning("this clock said %s when the registry's said %s: set it right", between[0], node.modified)
+            self._log.warning("this clock said %s when the registry's said %s: set it right", dated.before, node.modified)
 
     def refused(self, max_time_diff_seconds: int) -> bool:
         """Whether the clocks are so far apart that nothing may be run here."""

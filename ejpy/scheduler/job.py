@@ -160,9 +160,7 @@ class JobScheduler:
         self.look_again()
 
     def _fire(self) -> None:
-        schedule = self._configuration.schedule
-        if schedule is not None:
-            self._leadership.fired(self.config, schedule)
+        self._leadership.fired(self.config)
         self.look_again()
 
     def _session_changed(self, state: SessionState) -> None:
@@ -195,7 +193,7 @@ class JobScheduler:
             self._clock_check.look(self._mirror.nodes, self.config.max_time_diff_seconds)
         self._membership.draining = self._phase is Phase.DRAINING or self._clock_refused()
         if self._phase is not Phase.DISMISSED:
-            self._registration.look(view, self.config)
+            self._registration.look(view, self.config, clock_refused=self._clock_refused())
         if self._configuration.look(self._mirror.nodes):
             self._set_timer()
         if self._registration.holds(view):

@@ -51,6 +51,8 @@ class Leadership:
         self._resharding = Resharding(host, paths, mirror, self._election, self._own_strategy, again, log)
         self._deed = Deed("leading", again, log)
         self._check: asyncio.TimerHandle | None = None
+        self._known: tuple[JobConfig, Schedule | None] | None = None
+        """Configuration and schedule at the last look."""
 
     def leads(self, view: JobView) -> bool:
         """By the job's tree, this worker is the leader in its present session."""
@@ -69,6 +71,7 @@ class Leadership:
         willing: bool,
     ) -> None:
         """Begin what there is to do, if nothing is under way. `willing`: this worker may lead."""
+        self._known = (config, schedule)
         if self._deed.under_way or self._host.registry.state is not SessionState.CONNECTED:
             return
         leads, term = self.leads(view), self._election.term
@@ -90,7 +93,7 @@ class Leadership:
             term.see(view.instances)
             if schedule is not None and not term.checked:
                 term.checked = True
-                self.fired(config, schedule)  # the leader before may not have come to it
+                self.fired(config)  # the leader before may not have come to it
             abandoned = self._abandoned(term, view)
             if untidy := failover.left_over(self._paths, view, marks, config, self._mirror.nodes, abandoned):
                 self._deed.begin(self._resharding.tidy(term, untidy))
@@ -119,22 +122,22 @@ class Leadership:
 
     # -- owners that do not claim --
 
-    def fired(self, config: JobConfig, schedule: Schedule) -> None:
+    def fired(self, config: JobConfig) -> None:
         """A scheduled instant came: see after `claim_timeout` that everybody claimed it. Of a job that is not monitored nobody
         knows what runs, so nobody is blamed."""
         if self._election.term is not None and self._check is None and config.monitor_execution:
-            self._check_in(config.claim_timeout.total_seconds(), config, schedule)
+            self._check_in(config.claim_timeout.total_seconds())
 
-    def _check_in(self, seconds: float, config: JobConfig, schedule: Schedule) -> None:
-        self._check = asyncio.get_running_loop().call_later(seconds, self._begin_check, config, schedule)
+    def _check_in(self, seconds: float) -> None:
+        self._check = asyncio.get_running_loop().call_later(seconds, self._begin_check)
 
-    def _begin_check(self, config: JobConfig, schedule: Schedule) -> None:
+    def _begin_check(self) -> None:
         self._check = None
-        term = self._election.term
-        if term is None:
+        term, (config, schedule) = self._election.term, self._known or (None, None)
+        if term is None or config is None or schedule is None:
             return
         if self._deed.under_way:
-            self._check_in(RETRY_SECONDS, config, schedule)
+            self._check_in(RETRY_SECONDS)
         else:
             self._deed.begin(self._find_neglect(term, config, schedule))
 
@@ -146,7 +149,7 @@ class Leadership:
             ledger = await self._resharding.read_ledger(term, list(owners), basis, now)
         except RegistryError as error:
             self._log.info("ledger not checked: %s", error)
-            self._check_in(RETRY_SECONDS, config, schedule)
+            self._check_in(RETRY_SECONDS)
             return True
         until = self._host.clock.monotonic() + 2 * config.claim_timeout.total_seconds()
         term.neglect.overdue.clear()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
@@ -23,7 +24,7 @@ from ejpy.config.model import JobConfig
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import DISABLED, ENABLED, instance_document
 from ejpy.errors import ConfigError, CronError, GuardFailed, JobConflict, RegistryError
-from ejpy.registry.base import Check, Create, Delete, Node, Operation, SetData, ancestors
+from ejpy.registry.base import Check, Committed, Create, Delete, Node, Operation, SetData, ancestors
 from ejpy.schedule.cron import parse
 from ejpy.scheduler.host import Host
 from ejpy.scheduler.schedules import STILL_GOOD
@@ -34,6 +35,15 @@ ATTEMPTS = 20
 """Registering at the same moment as many others: each failure means that somebody else's succeeded."""
 
 
+@dataclass(frozen=True, slots=True)
+class Dated:
+    """A write of this instance's node: its revision, and this worker's clock before and after it."""
+
+    revision: int
+    before: datetime
+    after: datetime
+
+
 class Membership:
     """This worker's place in one job."""
 
@@ -42,8 +52,8 @@ class Membership:
         self._paths = paths
         self._file = file
         self._log = log
-        self.registered_between: tuple[datetime, datetime] | None = None
-        """Around when this instance's node was written last, by this worker's clock."""
+        self.dated: Dated | None = None
+        """When this instance's node was written last, if nobody has looked at that yet."""
         self.draining = False
         """Whether this instance's node says, whenever it is written, that nothing new shall be given to it."""
 
@@ -79,8 +89,8 @@ class Membership:
             result, operations = await missing(await self._read())
             try:
                 if operations:
-                    await self._host.group.commit(operations, not_after=self._host.registry.lease_until)
-                    self.registered_between = (before, self._host.clock.now())
+                    committed = await self._host.group.commit(operations, not_after=self._host.registry.lease_until)
+                    self.dated = Dated(committed.revision, before, self._host.clock.now())
                 return result, session_id
             except GuardFailed as error:
                 self._log.debug("registering met somebody else's change (%s); reading again", error)
@@ -114,24 +124,28 @@ class Membership:
         self._log.warning("the entry of server %s had been removed, and was made again", self._host.ip)
 
     async def say_draining(self, resignation: list[Operation]) -> None:
-        """Tell the leader to give this worker nothing new; give up the leadership. Raises RegistryError."""
-        await self._commit_with([SetData(self._paths.instance(self._host.instance_id), self._document())], resignation)
+        """Tell the leader to give this worker nothing new, or something again; give up the leadership. Raises RegistryError."""
+        before = self._host.clock.now()
+        written = SetData(self._paths.instance(self._host.instance_id), self._document())
+        committed = await self._commit_with([written], resignation)
+        if committed is not None:
+            self.dated = Dated(committed.revision, before, self._host.clock.now())
 
     async def leave(self, resignation: list[Operation]) -> None:
         """Remove this instance's node and, if it leads, the leader's, in one transaction. Raises RegistryError."""
         await self._commit_with([Delete(self._paths.instance(self._host.instance_id))], resignation)
 
-    async def _commit_with(self, operations: list[Operation], resignation: list[Operation]) -> None:
+    async def _commit_with(self, operations: list[Operation], resignation: list[Operation]) -> Committed | None:
         if resignation:
             try:
-                await self._host.group.commit([*operations, *resignation])
-                return
+                return await self._host.group.commit([*operations, *resignation])
             except GuardFailed as error:
                 self._log.debug("not the leader any more: %s", error)
         try:
-            await self._host.group.commit(operations)
+            return await self._host.group.commit(operations)
         except GuardFailed as error:
             self._log.debug("this instance's node had gone already: %s", error)
+            return None
 
     def _document(self) -> bytes:
         return instance_document(self._host.instance_id, self._host.ip, draining=self.draining)

@@ -6,15 +6,19 @@ removed it, while the session lives: that is an order to end here (`docs/decisio
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
 from ejpy.config.model import JobConfig
 from ejpy.coordination.view import JobView
 from ejpy.errors import RegistryError
-from ejpy.registry.base import Operation
+from ejpy.registry.base import Operation, SessionState
 from ejpy.scheduler.host import Deed, Host
 from ejpy.scheduler.membership import Membership
+
+COMPARE_SECONDS = 60.0
+"""How often a clock that is too far off to run anything by is compared again: somebody may have set it right."""
 
 
 class Registration:
@@ -36,15 +40,19 @@ class Registration:
         self._resignation = resignation
         self._dismissed = dismissed
         self._log = log
+        self._again = again
         self._deed = Deed("registering", again, log)
+        self._comparing: asyncio.TimerHandle | None = None
 
     def holds(self, view: JobView) -> bool:
         """The others see this instance in its present session. Before, whatever it claims would look like a dead worker's."""
         own = view.instances.get(self._host.instance_id)
         return own is not None and own.session_id == self._host.registry.session_id
 
-    def look(self, view: JobView, config: JobConfig) -> None:
-        """Begin what there is to do, if nothing is under way."""
+    def look(self, view: JobView, config: JobConfig, *, clock_refused: bool) -> None:
+        """Begin what there is to do, if nothing is under way. `clock_refused`: nothing may be run here by this worker's clock."""
+        if clock_refused and self._comparing is None:
+            self._comparing = asyncio.get_running_loop().call_later(COMPARE_SECONDS, self._compare_again)
         if self._deed.under_way:
             return
         if not self.holds(view):
@@ -53,6 +61,13 @@ class Registration:
             self._deed.begin(self._restore_server(config))
         elif view.instances[self._host.instance_id].draining != self._membership.draining:
             self._deed.begin(self.say_draining())
+
+    def _compare_again(self) -> None:
+        self._comparing = None
+        if self._deed.under_way or self._host.registry.state is not SessionState.CONNECTED:
+            self._again()
+        else:
+            self._deed.begin(self.say_draining())  # what it writes is dated by the registry
 
     async def say_draining(self) -> bool:
         """Tell the others whether this worker takes anything new; the copy of the tree will tell whether that was done."""
@@ -63,6 +78,8 @@ class Registration:
         return False
 
     async def close(self) -> None:
+        if self._comparing is not None:
+            self._comparing.cancel()
         await self._deed.cancel()
 
     async def _register_again(self) -> bool:

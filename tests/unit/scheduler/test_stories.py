@@ -405,3 +405,42 @@ def test_a_job_that_left_or_could_not_be_started_listens_no_more(starts: bool, m
         assert not listening
 
     run_virtual(story)
+
+
+# ---- clocks -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_whose_clock_is_set_right_takes_part_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(loop: VirtualLoop) -> None:
+        cluster = SimCluster(loop, job_config(items=4, cron="0/10 * * * * ?", max_time_diff_seconds=60))
+        right, wrong = await cluster.add_leader(), await cluster.add(ahead=timedelta(minutes=2))
+        await cluster.until_time(99)
+        assert {run.worker for run in cluster.runs()} == {right.name}
+        wrong.clock.ahead = timedelta(0)
+        await cluster.until(
+            lambda: {run.worker for run in cluster.runs()} == {right.name, wrong.name}, "it takes part again", within=90
+        )
+
+    run_virtual(story)
+    assert len(said(caplog, "nothing is run here", logging.ERROR)) == 1
+    assert said(caplog, "this clock is right again") == ["this clock is right again: this worker takes part again"]
+
+
+# ---- owners that leave fires unclaimed ----------------------------------------------------------------------------------
+
+
+def test_whether_a_fire_was_left_unclaimed_is_judged_by_the_configuration_of_then(caplog: pytest.LogCaptureFixture) -> None:
+    """The leader looks, some time after a fire, whether everybody claimed it. Meanwhile owners were given more time."""
+
+    async def story(loop: VirtualLoop) -> None:
+        cluster = SimCluster(loop, job_config(items=4, cron="30 * * * * ?", claim_timeout=timedelta(seconds=6)))
+        _, busy = await cluster.add_leader(), await cluster.add()
+        await cluster.until_shared(*cluster.workers)
+        busy.runner.waiting = 100_000  # it cannot begin anything
+        await cluster.until_time(31)
+        change_config(cluster, claim_timeout=timedelta(hours=1))
+        await cluster.until_time(80)
+        assert len(cluster.runs(instant(30))) == 2
+
+    run_virtual(story)
+    assert not [r for r in caplog.records if "left the fire" in r.getMessage()]
