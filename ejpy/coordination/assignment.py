@@ -13,7 +13,7 @@ of each item that is taken from a live owner (it did not start meanwhile). If on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -25,7 +25,7 @@ from ejpy.coordination.ledger_document import encode
 from ejpy.coordination.marks import is_foreign
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView
-from ejpy.registry.base import Check, Create, Delete, Operation, SetData, operation_bytes
+from ejpy.registry.base import Check, Create, Delete, Node, Operation, SetData, ancestors, operation_bytes
 
 MOST_OPERATIONS = 900
 MOST_BYTES = 400 * 1024
@@ -123,13 +123,15 @@ def plan(
     ledger: Mapping[int, LedgerNode | None],
     begins: Callable[[int], InForce],
     overdue: frozenset[int] = frozenset(),
+    triggers: Mapping[str, Node] | None = None,
     *,
     now: datetime,
 ) -> Plan:
     """Turn wanted moves into transactions.
 
     `ledger` holds what was read for each item that moves (None: there is no entry yet). `begins` tells since when, and under
-    what, an item is due that is new. `overdue`: items that are taken from an owner that left a fire unclaimed.
+    what, an item is due that is new. `overdue`: items that are taken from an owner that left a fire unclaimed. `triggers`: by the
+    instance that they are for; an item that moves before its owner has taken note of one takes it along.
     """
     waiting: set[int] = set()
     done: list[Move] = []
@@ -144,7 +146,8 @@ def plan(
             if not node.entry.hand_over:
                 requests.append(SetData(paths.ledger(move.item), encode(node.entry.ask_for_hand_over()), node.version))
             continue
-        changes = _move(paths, view, move, node, owner_lives, begins(move.item), move.item in overdue, now)
+        trigger = (triggers or {}).get(assigned.instance_id) if assigned is not None else None
+        changes = _move(paths, view, move, node, owner_lives, begins(move.item), move.item in overdue, trigger, now)
         batches.add(Check(paths.instance(move.to)), changes)
         done.append(move)
     return Plan(tuple(tuple(b) for b in batches.all), frozenset(waiting), tuple(requests), tuple(done))
@@ -180,6 +183,7 @@ def _move(
     owner_lives: bool,
     begins: InForce,
     overdue: bool,
+    trigger: Node | None,
     now: datetime,
 ) -> list[Operation]:
     operations: list[Operation] = []
@@ -194,27 +198,37 @@ def _move(
         operations.append(SetData(paths.item_instance(move.item), data, assigned.version))
     ledger = paths.ledger(move.item)
     if node is None:
-        operations.append(Create(ledger, encode(new_entry(begins.basis, begins.since))))
-    elif fresh:  # the item existed before and exists again: nothing was due in between
-        entry = node.entry
-        again = entry.account(begins.since) if entry.running else entry.rebase(begins.basis, begins.since)
-        operations.append(SetData(ledger, encode(again), node.version))
-    elif assigned is not None and is_foreign(assigned.instance_id) and not node.entry.running:
-        # Who keeps no ledger ran what was due while he had it.
-        operations.append(SetData(ledger, encode(node.entry.account(now)), node.version))
+        begun = new_entry(begins.basis, begins.since)
+        operations.append(Create(ledger, encode(_with_trigger(begun, trigger))))
+        return operations
+    entry = after = node.entry
+    if fresh:  # the item existed before and exists again: nothing was due in between
+        after = entry.account(begins.since) if entry.running else entry.rebase(begins.basis, begins.since)
+    elif assigned is not None and is_foreign(assigned.instance_id) and not entry.running:
+        after = entry.account(now)  # who keeps no ledger ran what was due while he had it
     elif overdue:
-        operations.append(SetData(ledger, encode(node.entry.mark_overdue()), node.version))
-    elif node.entry.hand_over:
-        operations.append(SetData(ledger, encode(node.entry.ask_for_hand_over(False)), node.version))
+        after = entry.mark_overdue()
+    elif entry.hand_over:
+        after = entry.ask_for_hand_over(False)
+    after = _with_trigger(after, trigger)
+    if after != entry or fresh:
+        operations.append(SetData(ledger, encode(after), node.version))
     elif owner_lives:
         operations.append(Check(ledger, node.version))
     return operations
 
 
-def removals(paths: JobPaths, item: int, existing: Iterable[str]) -> list[Operation]:
-    """Remove an item that is beyond the count, with everything below it (`existing`: the paths that are known there)."""
-    below = sorted((p for p in existing if p.startswith(paths.item(item) + "/")), key=lambda p: -p.count("/"))
-    return [Delete(p) for p in [*below, paths.item(item)]]
+def _with_trigger(entry: Entry, trigger: Node | None) -> Entry:
+    return entry if trigger is None else entry.ask_by_trigger(trigger.modified, trigger.revision)
+
+
+def with_descendants(operations: Sequence[Operation], existing: Iterable[str]) -> list[Operation]:
+    """The same operations, after the removal of all that is below the nodes that they remove (`existing`: the paths that are
+    there). Nobody else knows of such nodes, and while one is there its parent cannot go."""
+    gone = {operation.path for operation in operations if isinstance(operation, Delete)}
+    below = [path for path in existing if path not in gone and not gone.isdisjoint(ancestors(path))]
+    below.sort(key=lambda path: -path.count("/"))
+    return [*map(Delete, below), *operations]
 
 
 def clear_flags(paths: JobPaths, view: JobView) -> list[Operation]:

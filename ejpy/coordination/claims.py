@@ -16,8 +16,9 @@ Instants that passed are told apart by what the item was doing then. While its l
 to decide. Otherwise: they were *missed*, for `catch_up` to decide. The oldest come first.
 
 Nothing is made up for later than `misfire_grace` after it could have been: a missed instant counts from its own time, an
-overlap from the end of the run that it overlapped, a lost attempt from the last sign of life of its owner. So a cluster that
-was down for days replays nothing when it comes back, and a long run is recovered however long it has lasted.
+overlap from the end of the run that it overlapped, a run that was asked for from its own time or from the end of the run before
+it, a lost attempt from the last sign of life of its owner. So a cluster that was down for days replays nothing when it comes
+back, and a long run is recovered however long it has lasted.
 """
 
 from __future__ import annotations
@@ -201,7 +202,8 @@ def _last_sign_of_life(entry: Entry, s: Situation, written: datetime | None) -> 
 
 
 def _asked(entry: Entry, asked: Asked, s: Situation) -> Step:
-    if s.now - asked.instant > s.policy.misfire_grace:
+    could_have_been = max(asked.instant, entry.ended) if entry.ended is not None else asked.instant
+    if s.now - could_have_been > s.policy.misfire_grace:
         return Write(entry.refuse_asked(asked, NotRun.TOO_LATE))
     return Claim(entry.claim_asked(asked, s.me, s.now, monitored=s.policy.monitored))
 

@@ -57,15 +57,20 @@ def left_over(
     single = [
         *(Delete(paths.failover_item(item)) for item in beyond),
         *switched_off(paths, marks, config),
-        *orphaned_triggers(paths, view, marks),
+        *orphaned_triggers(paths, view, marks, config),
+        *(
+            Delete(paths.item_failover(item), mark.version)
+            for item, mark in sorted(dead(marks.failover, view.instances).items())
+            if nodes[paths.item_failover(item)].session_id is None  # no session's end would ever remove it
+        ),
         *(
             Delete(paths.server(ip), nodes[paths.server(ip)].version)
-            for ip in sorted(servers_without_instance(view) & {*abandoned})
+            for ip in sorted(servers_without_instance(view, config) & {*abandoned})
         ),
     ]
     groups = after_deaths(paths, view, marks, config, nodes)
     done = {operation.path for group in groups for operation in group}
-    return groups + [[operation] for operation in single if operation.path not in done]
+    return groups + [[operation] for path, operation in {each.path: each for each in single}.items() if path not in done]
 
 
 def take(paths: JobPaths, marks: Marks, item: int, me: str) -> list[Operation]:
@@ -97,16 +102,19 @@ def switched_off(paths: JobPaths, marks: Marks, config: JobConfig) -> list[Opera
     return operations
 
 
-def orphaned_triggers(paths: JobPaths, view: JobView, marks: Marks) -> list[Operation]:
-    """Triggers for instances that are gone; nobody would ever take them."""
-    return [Delete(paths.trigger(instance)) for instance in sorted(marks.triggers.keys() - view.instances.keys())]
+def orphaned_triggers(paths: JobPaths, view: JobView, marks: Marks, config: JobConfig) -> list[Operation]:
+    """Triggers for instances that are gone, and whose items have moved, and taken what the trigger asked for along."""
+    owners = set() if config.static_sharding else {assigned.instance_id for assigned in view.assigned.values()}
+    return [Delete(paths.trigger(instance)) for instance in sorted(marks.triggers.keys() - view.instances.keys() - owners)]
 
 
-def servers_without_instance(view: JobView) -> frozenset[str]:
-    """Addresses whose entries stand for nobody. One that is disabled is an operator's word, and stays. A worker makes its
-    entry before its instance, so only one that has been so for a while is abandoned."""
+def servers_without_instance(view: JobView, config: JobConfig) -> frozenset[str]:
+    """Addresses whose entries stand for nobody, and are what a worker that starts there would write, or rubbish. Any other
+    word is an operator's, and stays. A worker makes its entry before its instance, so only one that has been so for a while is
+    abandoned."""
     present = {instance.ip for instance in view.instances.values()}
-    return frozenset(view.servers.keys() - present - view.disabled_servers)
+    enabled_by_order = {ip for ip, enabled in view.servers.items() if enabled and config.disabled}
+    return frozenset(view.servers.keys() - present - view.disabled_servers - enabled_by_order)
 
 
 def _with_parents(path: str, nodes: Collection[str]) -> list[Operation]:

@@ -9,7 +9,7 @@ It is the correctness boundary of ejpy: whoever wins the write owns the fire; as
                                   └─ else: recorded as interrupted ──► idle
 
 A run that somebody *asked for* (a trigger, another's mark) has an instant of its own, and moves no schedule. Asked for while the
-item runs it waits until that ends; several that wait are one. `asked_until` tells a request that is seen again.
+item runs it waits until that ends; several that wait are one. `asked_revision` tells a request that is seen again.
 
 `accounted_until` never goes back (but for a claim that is given back before its body was entered): each scheduled instant
 up to it was claimed, recorded in `not_run` with the reason, or was not due. A fire is due when the schedule was in force,
@@ -101,19 +101,30 @@ class Entry:
     """The leader wants to move the item when its attempt ends: its owner leaves it idle for HAND_OVER then."""
     asked: Asked | None = None
     """A run that was asked for, and is not claimed yet."""
-    asked_until: datetime | None = None
-    """When the newest request was made that was taken note of, by the registry's clock."""
+    asked_revision: int | None = None
+    """At which revision of the registry the newest request was made that was taken note of."""
     unscheduled: bool = False
     """The newest attempt is of a run that was asked for."""
 
     # -- what happens to an entry --
 
-    def ask(self, instant: datetime, reason: Reason, *, made: datetime | None = None) -> Entry:
-        """Take note of a request. One that waits already stands for both. `made`: when, by the registry's clock, somebody wrote
-        the request; one that was taken note of before changes nothing."""
-        if made is not None and self.asked_until is not None and made <= self.asked_until:
+    def ask(self, instant: datetime, reason: Reason, *, revision: int | None = None) -> Entry:
+        """Take note of a request. With one that waits already it becomes one, of the later instant. `revision`: of the registry,
+        at which somebody wrote the request; one that was taken note of before changes nothing."""
+        if revision is not None and self.asked_revision is not None and revision <= self.asked_revision:
             return self
-        return replace(self, asked=self.asked or Asked(instant, reason), asked_until=made or self.asked_until)
+        if self.fire is not None and instant <= self.fire and self.unscheduled:
+            instant = self.fire + JUST_BEFORE  # a run of its own
+        asked = Asked(instant, reason)
+        if self.asked is not None:
+            claimed_before = self.asked.instant == self.fire  # and given back: it keeps its instant
+            asked = self.asked if claimed_before else replace(self.asked, instant=max(instant, self.asked.instant))
+        return replace(self, asked=asked, asked_revision=revision or self.asked_revision)
+
+    def ask_by_trigger(self, written: datetime, revision: int) -> Entry:
+        """Take note of a trigger, a node that was written at that time and revision. All items that are triggered together get
+        the same instant, whichever workers have them, and none that a schedule can have."""
+        return self.ask(written if written.microsecond else written + JUST_BEFORE, Reason.TRIGGER, revision=revision)
 
     def claim_asked(self, asked: Asked, owner: str, now: datetime, *, monitored: bool) -> Entry:
         """The first attempt of a run that was asked for."""

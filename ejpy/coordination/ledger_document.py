@@ -42,7 +42,7 @@ def encode(entry: Entry) -> bytes:
         "overdue": entry.overdue or None,
         "hand_over": entry.hand_over or None,
         "asked": entry.asked and [_text(entry.asked.instant), entry.asked.reason.value],
-        "asked_until": _text(entry.asked_until),
+        "asked_revision": entry.asked_revision,
         "unscheduled": entry.unscheduled or None,
         "not_run": [[_text(r.after), _text(r.until), r.why.value] for r in entry.not_run] or None,
     }
@@ -83,7 +83,7 @@ def decode(data: bytes, revision: int, path: str, *, count: int | None = None) -
             overdue=bool(fields.get("overdue")),
             hand_over=bool(fields.get("hand_over")),
             asked=_maybe_asked(fields.get("asked")),
-            asked_until=_maybe_time(fields.get("asked_until")),
+            asked_revision=_maybe_int(fields.get("asked_revision")),
             unscheduled=bool(fields.get("unscheduled")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -131,6 +131,10 @@ def _str(value: Any) -> str:
 
 def _maybe_str(value: Any) -> str | None:
     return None if value is None else _str(value)
+
+
+def _maybe_int(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _maybe_count(value: Any) -> int | None:

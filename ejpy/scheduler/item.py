@@ -199,7 +199,7 @@ def triggered(item: Item, trigger: Node, look: Look) -> Entry | None:
     entry = item.entry
     if entry is None or item.held_since is None or item.blocked or item.doubt is not None:
         return None
-    asked = entry.ask(look.situation.now, Reason.TRIGGER, made=trigger.modified)
+    asked = entry.ask_by_trigger(trigger.modified, trigger.revision)
     return None if asked is entry else asked
 
 

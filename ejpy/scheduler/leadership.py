@@ -94,15 +94,16 @@ class Leadership:
             if schedule is not None and not term.checked:
                 term.checked = True
                 self.fired(config)  # the leader before may not have come to it
-            abandoned = self._abandoned(term, view)
-            if untidy := failover.left_over(self._paths, view, marks, config, self._mirror.nodes, abandoned):
+            abandoned = self._abandoned(term, view, config)
+            resting = self._host.clock.monotonic() < term.tidy_from
+            if not resting and (untidy := failover.left_over(self._paths, view, marks, config, self._mirror.nodes, abandoned)):
                 self._deed.begin(self._resharding.tidy(term, untidy))
             elif self._resharding.wanted(term, view, config):
                 self._deed.begin(self._resharding.reshard(term, view, config, known, now))
 
-    def _abandoned(self, term: Term, view: JobView) -> frozenset[str]:
+    def _abandoned(self, term: Term, view: JobView, config: JobConfig) -> frozenset[str]:
         known = term.without_instance.keys()
-        servers = failover.servers_without_instance(view)
+        servers = failover.servers_without_instance(view, config)
         if servers - known:
             asyncio.get_running_loop().call_later(ABANDONED_SECONDS, self._again)
         return term.abandoned(servers, self._host.clock.monotonic())

@@ -32,6 +32,11 @@ from ejpy.scheduler.term import SETTLE_SECONDS, Term
 from ejpy.scheduler.wording import item_ranges
 from ejpy.sharding_strategies import ShardingInstance
 
+TIDY_AGAIN_SECONDS = 10.0
+"""When something could not be put right, it is tried again after this."""
+SAID_AT = 3
+"""What could not be put right so often is no change of a moment, and is named in the log, once."""
+
 
 class Resharding:
     """See the module's text. All methods on the control loop."""
@@ -51,6 +56,8 @@ class Resharding:
         self._mirror = mirror
         self._election = election
         self._own_strategy = own_strategy
+        self._conflicted = False
+        """The last resharding met a change."""
         self._again = again
         self._log = log
 
@@ -86,15 +93,15 @@ class Resharding:
             ledger = await self.read_ledger(term, [move.item for move in moves], basis, now)
             resting = {move.item for move in moves if move.item not in ledger}
             movable = [move for move in moves if move.item in ledger]
-            plan = assignment.plan(
-                self._paths, view, movable, ledger, begins, frozenset(term.neglect.overdue), now=self._begun(now)
-            )
+            triggers = marks_of(self._mirror.nodes, self._paths).triggers
+            overdue = frozenset(term.neglect.overdue)
+            plan = assignment.plan(self._paths, view, movable, ledger, begins, overdue, triggers, now=self._begun(now))
             batches = [list(batch) for batch in plan.batches]
-            batches += [assignment.removals(self._paths, item, self._mirror.nodes) for item in surplus]
+            batches += [self._whole([Delete(self._paths.item(item))]) for item in surplus]
             if plan.moves and self._paths.sharding not in self._mirror.nodes:
                 batches.insert(0, [Create(self._paths.sharding)])
             if not (foreign_instances(view) and plan.waiting) and (flags := assignment.clear_flags(self._paths, view)):
-                batches.append(flags)
+                batches.append(self._whole(flags))
             batches += in_transactions(
                 ([request] for request in plan.requests),
                 max_operations=assignment.MOST_OPERATIONS,
@@ -106,10 +113,12 @@ class Resharding:
         except GuardFailed as error:
             self._log.info("resharding met a change, looking again: %s", error)
             await self._election.confirm(term)
-            return True
+            first, self._conflicted = not self._conflicted, True
+            return first  # not at once again and again: it may be no change of a moment
         except RegistryError as error:
             self._log.warning("resharding not done: %s", error)
             return False
+        self._conflicted = False
         if plan.moves or surplus:
             counts = fields(moved=len(plan.moves), removed=len(surplus), running=len(plan.waiting))
             self._log.info("resharded: %s", _told(plan, surplus), extra=counts)
@@ -117,19 +126,48 @@ class Resharding:
         return True
 
     async def tidy(self, term: Term, groups: list[list[Operation]]) -> bool:
-        """Write what a look at the tree found to be put right, each group as a whole. Whether to look again at once."""
+        """Write what a look at the tree found to be put right, each group as a whole; nodes go with all that is below them.
+        Whether to look again at once.
+
+        What cannot be put right is left for TIDY_AGAIN_SECONDS, and holds up nothing else.
+        """
+        whole = [self._whole(group) for group in groups]
         try:
-            for batch in in_transactions(groups, max_operations=assignment.MOST_OPERATIONS, max_bytes=assignment.MOST_BYTES):
-                await self._commit(term, batch)
-                self._log.info("put right: %s", ", ".join(operation.path for operation in batch[:10]))
+            for batch in in_transactions(whole, max_operations=assignment.MOST_OPERATIONS, max_bytes=assignment.MOST_BYTES):
+                await self._put_right(term, batch)
         except GuardFailed as error:
-            self._log.info("putting right met a change, looking again: %s", error)
+            self._log.info("putting right met a change: %s", error)
             await self._election.confirm(term)
-            return False  # the copy of the tree will show what has changed
+            return await self._tidy_one_by_one(term, whole)
         except RegistryError as error:
             self._log.info("not put right: %s", error)
             return False
         return True
+
+    async def _tidy_one_by_one(self, term: Term, groups: list[list[Operation]]) -> bool:
+        """One of them fails; the others shall not wait for it."""
+        done = True
+        for group in groups:
+            if self._election.term is not term:
+                return True  # somebody else leads by now
+            try:
+                await self._put_right(term, group)
+            except RegistryError as error:
+                done = False
+                times = term.untidy[group[0].path] = term.untidy.get(group[0].path, 0) + 1
+                self._log.log(logging.WARNING if times == SAID_AT else logging.DEBUG, "cannot be put right: %s", error)
+                await self._election.confirm(term)
+        if not done:
+            term.tidy_from = self._host.clock.monotonic() + TIDY_AGAIN_SECONDS
+            asyncio.get_running_loop().call_later(TIDY_AGAIN_SECONDS, self._again)
+        return done
+
+    async def _put_right(self, term: Term, operations: list[Operation]) -> None:
+        await self._commit(term, operations)
+        self._log.info("put right: %s", ", ".join(operation.path for operation in operations[:10]))
+
+    def _whole(self, operations: list[Operation]) -> list[Operation]:
+        return assignment.with_descendants(operations, self._mirror.nodes)
 
     async def _announce(self, term: Term, view: JobView) -> bool:
         """Foreign instances begin nothing while this flag is there, and the leader waits for what has begun."""

@@ -32,6 +32,10 @@ class Term:
     """Items whose ledger entry is watched, since they shall move and cannot: they run, or the entry is of a later ejpy."""
     said: set[int] = field(default_factory=set)
     """Items whose entry cannot be read, which was said."""
+    tidy_from: float = 0.0
+    """When to put right again what is wrong (monotonic): the last time something could not be."""
+    untidy: dict[str, int] = field(default_factory=dict)
+    """How often something could not be put right, by the first node of each."""
     without_instance: dict[str, float] = field(default_factory=dict)
     """Servers without an instance, and since when (monotonic)."""
     present: frozenset[str] = frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -32,7 +33,7 @@ ASKED = Asked(at("10:02:30.125"), Reason.TRIGGER)
 
 
 def asked(entry: Entry) -> Entry:
-    return entry.ask(ASKED.instant, ASKED.reason, made=at("10:02:30"))
+    return entry.ask(ASKED.instant, ASKED.reason, revision=230)
 
 
 def look(entry: Entry, now: str, *, enabled: bool = True, **settings: object) -> Step:
@@ -67,12 +68,42 @@ def test_while_the_item_runs_it_waits_and_the_end_leaves_it() -> None:
 
 def test_several_that_wait_are_one_and_one_that_was_noted_is_not_noted_again() -> None:
     entry = asked(idle("10:00"))
-    assert entry.ask(at("10:04"), Reason.TRIGGER, made=at("10:02:30")) is entry
-    again = entry.ask(at("10:04"), Reason.TRIGGER, made=at("10:03:30"))
-    assert (again.asked, again.asked_until) == (ASKED, at("10:03:30"))
-    claimed = again.claim_asked(ASKED, ME, at("10:04"), monitored=True)
-    assert claimed.ask(at("10:05"), Reason.TRIGGER, made=at("10:03:30")) is claimed
+    assert entry.ask(at("10:04"), Reason.TRIGGER, revision=230) is entry
+    again = entry.ask(at("10:04"), Reason.TRIGGER, revision=330)
+    assert again.asked is not None
+    assert (again.asked, again.asked_revision) == (Asked(at("10:04"), Reason.TRIGGER), 330), "it has the instant of the newest"
+    claimed = again.claim_asked(again.asked, ME, at("10:04"), monitored=True)
+    assert claimed.ask(at("10:05"), Reason.TRIGGER, revision=330) is claimed
     assert claimed.ask(at("10:05"), Reason.MISFIRE).asked == Asked(at("10:05"), Reason.MISFIRE)
+
+
+@pytest.mark.parametrize("written", ["10:04", "10:04:00.125"])
+def test_a_trigger_has_the_instant_at_which_it_was_written_but_none_of_a_schedule(written: str) -> None:
+    triggered = idle("10:00").ask_by_trigger(at(written), 330)
+    assert triggered.asked is not None
+    assert timedelta(0) <= triggered.asked.instant - at(written) <= timedelta(microseconds=1)
+    assert triggered.asked.instant.microsecond != 0
+    assert triggered == idle("10:00").ask_by_trigger(at(written), 330), "whichever worker takes note of it"
+    ended = triggered.claim_asked(triggered.asked, ME, at("10:04"), monitored=True).end(Outcome.SUCCEEDED, 7, at("10:04"))
+    again = ended.ask_by_trigger(at(written), 331)
+    assert again.asked is not None
+    assert again.asked.instant > triggered.asked.instant, "a second one of the same moment is a run of its own"
+
+
+def test_one_that_was_claimed_and_given_back_keeps_its_instant() -> None:
+    claimed = replace(idle("10:00").claim_asked(ASKED, ME, at("10:02:31"), monitored=True), token=7)
+    assert give_back(claimed).ask_by_trigger(at("10:04"), 330).asked == ASKED
+
+
+def test_how_late_it_is_counts_from_the_end_of_the_run_before_it() -> None:
+    """A run may take longer than the grace. What is asked for meanwhile could not begin earlier."""
+    entry = asked(running("10:00", OTHER)).end(Outcome.SUCCEEDED, 7, at("13:00"))
+    step = look(entry, "13:00:01", misfire_grace=HOUR)
+    assert isinstance(step, Claim)
+    assert step.entry.fire == ASKED.instant
+    late = look(entry, "14:00:01", misfire_grace=HOUR)
+    assert isinstance(late, Write)
+    assert late.entry.not_run[-1].why is NotRun.TOO_LATE
 
 
 def test_older_than_the_grace_it_is_recorded() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ejpy.config.model import JobConfig, ShardingStrategyName
-from ejpy.coordination.assignment import Move, Plan, clear_flags, plan, removals, surplus, wanted_moves
+from ejpy.coordination.assignment import Move, Plan, clear_flags, plan, surplus, wanted_moves, with_descendants
 from ejpy.coordination.changes import InForce
 from ejpy.coordination.claims import Claim, Write, decide
 from ejpy.coordination.ledger import Entry, NotRunRange
+from ejpy.coordination.marks import marks_of
 from ejpy.coordination.view import JobView
 from ejpy.errors import GuardFailed
-from ejpy.registry.base import Check, Create, Operation, SetData
-from ejpy.terms import CatchUp, NotRun, Outcome
+from ejpy.registry.base import Check, Create, Delete, Node, Operation, SetData
+from ejpy.terms import CatchUp, NotRun, Outcome, Reason
 from tests.unit.coordination.situations import BASIS, CHANGED, MINUTE, Instants, at, idle, policy, ran, running, situation
 from tests.unit.coordination.trees import Job
 
@@ -54,7 +55,7 @@ def reshard(job: Job, total: int, strategy: ShardingStrategyName = STICKY, *, st
     for batch in done.batches:
         job.commit(batch)
     for item in surplus(job.view, total):
-        job.commit(removals(job.paths, item, job.nodes))
+        job.commit(with_descendants([Delete(job.paths.item(item))], job.nodes))
     if done.requests:
         job.commit(done.requests)
     return done
@@ -405,6 +406,38 @@ def test_any_history_of_members_ends_even_and_complete(data: st.DataObject) -> N
         assert moves_of(job, total) == []
 
 
+# ---- triggers that nobody has taken note of ---------------------------------------------------------------------------------
+
+
+def triggered(job: Job, instance: str) -> Mapping[str, Node]:
+    job.put_below(f"trigger/{instance}", "")
+    return marks_of(job.nodes, job.paths).triggers
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_j10_an_item_that_moves_takes_the_trigger_of_its_owner_along(dies: bool) -> None:
+    """Its owner is gone, or has not looked yet: whoever runs the item next has to know that it was asked for."""
+    job = sharded(2, A)
+    triggers = triggered(job, A)
+    job.join(B)
+    if dies:
+        job.leave(A)
+    moves = moves_of(job, 2)
+    done = plan(job.paths, job.view, moves, job.ledger(range(2)), begins_now, triggers=triggers, now=NOW)
+    for batch in done.batches:
+        job.commit(batch)
+    moved = {move.item for move in moves}
+    assert len(moved) == (2 if dies else 1)
+    for item in range(2):
+        entry = job.entry(item)
+        assert entry is not None
+        assert (entry.asked is not None) == (item in moved)
+        if entry.asked is not None:
+            assert entry.asked.reason is Reason.TRIGGER
+            trigger = triggers[A]
+            assert entry.ask_by_trigger(trigger.modified, trigger.revision) is entry, "taken note of: it is not asked for twice"
+
+
 # ---- fewer items, and more again ---------------------------------------------------------------------------------------------
 
 
@@ -423,7 +456,7 @@ def test_items_beyond_the_count_are_removed_with_all_below_them_and_keep_their_e
 
 def test_a_removal_takes_no_other_item_along() -> None:
     job = sharded(13, A)
-    job.commit(removals(job.paths, 1, job.nodes))
+    job.commit(with_descendants([Delete(job.paths.item(1))], job.nodes))
     assert job.view.items == set(range(13)) - {1}
 
 

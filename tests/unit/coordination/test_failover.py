@@ -159,15 +159,40 @@ def test_j10_triggers_for_the_dead_are_removed() -> None:
     job = tree()
     job.put_below(f"trigger/{DEAD}", "")
     job.put_below(f"trigger/{A}", "")
-    job.commit(failover.orphaned_triggers(job.paths, job.view, marks(job)))
+    job.commit(failover.orphaned_triggers(job.paths, job.view, marks(job), config()))
     assert list(marks(job).triggers) == [A]
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_trigger_for_the_dead_stays_until_its_items_have_moved_and_taken_it_along(static: bool) -> None:
+    """Under `static_sharding` they never do."""
+    job = tree()
+    job.put_below(f"trigger/{DEAD}", "")
+    job.put_below("sharding/1/instance", DEAD)
+    assert bool(failover.orphaned_triggers(job.paths, job.view, marks(job), config(static_sharding=static))) == static
+
+
+def test_a_failover_mark_of_the_dead_that_no_session_removes_is_removed() -> None:
+    job = tree()
+    job.put_below("sharding/0/failover", DEAD)
+    job.put_below("sharding/1/failover", A)
+    commit_all(job, failover.left_over(job.paths, job.view, marks(job), config(failover=True), job.nodes))
+    assert marks(job).failover.keys() == {1}
+
+
+def test_an_entry_that_an_operator_enabled_stays_where_a_start_would_disable_it() -> None:
+    """The job says `disabled: true`. A worker that is away for a while would make its entry anew, as DISABLED."""
+    job = tree()
+    job.put_below("servers/10.0.0.8", "ENABLED")
+    job.put_below("servers/10.0.0.7", "")
+    assert failover.servers_without_instance(job.view, config(disabled=True)) == {"10.0.0.7"}
 
 
 def test_j9_entries_of_servers_that_are_gone_are_removed_but_for_disabled_ones() -> None:
     job = tree()
     for ip, state in {"10.0.0.8": "ENABLED", "10.0.0.9": "DISABLED", "10.0.0.7": ""}.items():
         job.put_below(f"servers/{ip}", state)
-    gone = failover.servers_without_instance(job.view)
+    gone = failover.servers_without_instance(job.view, config())
     assert gone == {"10.0.0.8", "10.0.0.7"}
     assert failover.left_over(job.paths, job.view, marks(job), config(), job.nodes) == []
     commit_all(job, failover.left_over(job.paths, job.view, marks(job), config(), job.nodes, gone))

@@ -465,7 +465,7 @@ def test_every_field_of_an_entry_is_written() -> None:
         overdue=True,
         hand_over=True,
         asked=Asked(at("10:05"), Reason.TRIGGER),
-        asked_until=at("10:06"),
+        asked_revision=1006,
         unscheduled=True,
     )
     unset = Entry(accounted_until=at("10:00"), basis=Basis("y", "UTC", 3))

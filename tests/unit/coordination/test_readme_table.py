@@ -53,9 +53,14 @@ class Asked(History):
     """Somebody may ask for a run now; as a worker takes note of a trigger."""
 
     def is_asked_for(self) -> None:
-        if self.entry.asked is None:
-            self.due.append(self.now)
-        self._write(self.entry.ask(self.now, TRIGGER, made=self.now))
+        before = self.entry.asked
+        self._write(self.entry.ask(self.now, TRIGGER, revision=round(self.now.timestamp() * 1000)))
+        after = self.entry.asked
+        assert after is not None
+        if before is None:
+            self.due.append(after.instant)
+        else:  # one that waits and one more are one
+            self.due[self.due.index(before.instant)] = after.instant
         self._look()
 
 
@@ -197,7 +202,7 @@ def overlapped(settings: Settings) -> tuple[Runs, NotRuns]:
 
 
 def triggered(settings: Settings) -> tuple[Runs, NotRuns]:
-    return [(1.5, 1, TRIGGER), (2, 1, SCHEDULED), (2.1, 1, TRIGGER)], {}
+    return [(1.5, 1, TRIGGER), (2, 1, SCHEDULED), (2 + 8 / 60, 1, TRIGGER)], {}
 
 
 def down_beyond_the_grace(settings: Settings) -> tuple[Runs, NotRuns]:
