@@ -133,11 +133,12 @@ class ShardContext:
 
     @property
     def hand_off_wanted(self) -> bool:
-        """True once this worker gives its items to others, since it is about to end. Never False again.
+        """True once this item is to go to another worker: this one is about to end, or the leader shares the items out anew.
+        Never False again.
 
-        The attempt may go on, and will be told to stop when the worker's grace period is over. Work that can be ended at any
-        time and is gone on with at the next fire, a stream say, does well to return now: then the other worker need not wait.
-        That the item is to move for another reason is not told.
+        The attempt may go on; if its worker is about to end, it will be told to stop when the grace period is over. Work that
+        can be ended at any time and is gone on with at the next fire, a stream say, does well to return now: then the other
+        worker need not wait. That items are shared out anew is told to attempts that have run for 10 seconds, within 10 seconds.
         """
         return self._hand_off.is_set
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import DISABLED, ENABLED, JobView, view_of
 from ejpy.errors import GuardFailed, NoSuchJob, NothingToDo, RegistryError
-from ejpy.registry.base import Create, Delete, Node, Operation, Registry, SetData, in_transactions, parent_of
+from ejpy.registry.base import Check, Create, Delete, Node, Operation, Registry, SetData, in_transactions, parent_of
 
 ATTEMPTS = 20
 """How often an operation starts over because others changed the same nodes."""
@@ -32,8 +32,8 @@ async def trigger(registry: Registry, namespace: str, job: str) -> list[str]:
         if not view.instances:
             raise NothingToDo(f"job '{job}' has no live instance: nobody would run it; start a worker")
         parent = [] if paths.triggers in nodes else [Create(paths.triggers)]
-        told = [paths.trigger(instance) for instance in sorted(view.instances)]
-        return [*parent, *(_put(nodes, path, b"") for path in told)]
+        told = sorted(view.instances)  # each alive when it is told: its items are looked after from then on
+        return [*parent, *(op for each in told for op in (Check(paths.instance(each)), _put(nodes, paths.trigger(each), b"")))]
 
     return sorted((await _carry_out(registry, paths, plan)).instances)
 

@@ -57,10 +57,25 @@ class Marking:
         if left is not None:
             operations.append(Delete(self.paths.item_running(item), left.version))
         if self.write:
-            operations.append(Create(self.paths.item_running(item), self.me.encode(), ephemeral=not self.persistent))
+            operations.append(self._running(item))
         if late or item in self.marks.misfire:
             operations.append(Delete(self.paths.item_misfire(item)))
         return operations
+
+    def of_running(self, item: int) -> list[Operation]:
+        """For a body that runs here without a mark; none if another's is there."""
+        return [] if item in self.marks.running else [self._running(item)]
+
+    def _running(self, item: int) -> Operation:
+        return Create(self.paths.item_running(item), self.me.encode(), ephemeral=not self.persistent)
+
+    def own_running(self) -> dict[int, Operation]:
+        """By item: what removes a `running` mark in this worker's name."""
+        return {
+            item: Delete(self.paths.item_running(item), mark.version)
+            for item, mark in self.marks.running.items()
+            if mark.instance_id == self.me
+        }
 
     def of_end(self, item: int, *, marked: bool, release: bool) -> list[Operation]:
         """With the end of a body. `marked`: its claim left a `running` mark. `release`: give it up, if it was taken over."""

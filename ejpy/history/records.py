@@ -102,6 +102,6 @@ class LogJournal:
             logger.info("started", extra=fields(**about))
             return
         outcome = record.end.outcome.value if record.end.outcome else "not entered"
-        stale = "" if record.recorded else " (does not count: a newer attempt exists)"
+        stale = "" if record.recorded else " (does not count: its claim is not in the ledger any more)"
         level = logging.INFO if record.recorded else logging.WARNING
         logger.log(level, "%s%s", outcome, stale, extra=fields(**about, outcome=outcome))

@@ -78,7 +78,7 @@ class Bodies:
         assert entry.token is not None
         item.superseded = False
         item.monitored = entry.running
-        item.ended = None
+        item.ended = item.mind_from = None
         self._here[item.number] = item
 
         def may_enter() -> bool:
@@ -107,10 +107,10 @@ class Bodies:
         del self._here[item.number]
 
     def superseded(self, item: Item) -> None:
-        """A newer attempt exists: this one has lost its say."""
+        """A newer attempt exists, or somebody removed the entry: this one has lost its say."""
         assert item.execution is not None
         item.superseded = True
-        item.execution.cancel("a newer attempt exists")
+        item.execution.cancel("its claim is not in the ledger any more")
         if item.ended is not None:
             self.settle(item, recorded=False)
 

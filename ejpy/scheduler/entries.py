@@ -95,6 +95,8 @@ class Entries:
                 self._tell(item, known, wanted, situation)
         if item.execution is not None:
             self._compare(item, item.entry, item.execution.attempt.fencing_token)
+            if item.entry.hand_over and item.execution is not None:
+                item.execution.withdraw()
 
     def _compare(self, item: Item, entry: Entry, token: int) -> None:
         """Whether the body that runs here still has a say: no newer attempt was claimed, and nobody recorded this one's end."""
@@ -158,6 +160,8 @@ class Entries:
                 self._bodies.settle(change.item, recorded=True)
             elif change.late:
                 change.item.late = True
+            elif change.marks_running:
+                change.item.marked = True
         moved = await self._moved_meanwhile(claimed, look)
         for change in claimed:
             change.item.marked, change.item.late = change.marked, False
@@ -205,8 +209,12 @@ class Entries:
         nodes = await self._host.registry.read(paths)
         missing: list[Operation] = [Create(path) for path, node in zip(paths, nodes, strict=True) if node is None]
         if missing:
-            self._log.error("the ledger was removed while the job runs: its items start anew at their next fires")
-            await self._host.group.commit([Check(self._paths.instance(self._host.instance_id)), *missing])
+            try:
+                await self._host.group.commit([Check(self._paths.instance(self._host.instance_id)), *missing])
+            except GuardFailed:
+                self._log.info("the ledger is gone, and so is this instance: the job is being removed")
+            else:
+                self._log.error("the ledger was removed while the job runs: its items start anew at their next fires")
 
     async def _without_living_owners(self, changes: list[Change]) -> list[Change]:
         """Leave out what would take a running item from an owner who is alive after all.

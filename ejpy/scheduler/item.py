@@ -69,6 +69,8 @@ class Item:
     late: bool = False
     """The item was due again while the body runs here, and carries a `misfire` mark."""
     watched: bool = False
+    mind_from: float | None = None
+    """From when the entry is watched while its body runs, by the loop's time."""
     waiting_since: float | None = None
     """Since when somebody else's run is waited for, by the loop's time."""
     wait_said: bool = False
@@ -92,6 +94,8 @@ class Change:
     """It records the end of the body that ran here."""
     late: bool = False
     """It leaves a `misfire` mark."""
+    marks_running: bool = False
+    """It leaves a `running` mark for a body that runs already."""
     marks: tuple[Operation, ...] = ()
     """What goes into the same transaction."""
 
@@ -106,10 +110,11 @@ class Change:
         session_id: int | None = None,
         ends: bool = False,
         late: bool = False,
+        marks_running: bool = False,
         marks: tuple[Operation, ...] = (),
     ) -> Change:
         """A change that was derived from what is known of the item now."""
-        return cls(item, entry, item.version, decided, claim, session_id, ends, late, marks)
+        return cls(item, entry, item.version, decided, claim, session_id, ends, late, marks_running, marks)
 
     @property
     def marked(self) -> bool:
@@ -177,6 +182,14 @@ def overdue_again(item: Item, entry: Entry, look: Look) -> Change | None:
     there = item.number in marking.marks.misfire
     marks: tuple[Operation, ...] = () if there else (Create(marking.paths.item_misfire(item.number)),)
     return Change.of(item, entry, late=True, marks=marks)
+
+
+def marked_late(item: Item, entry: Entry, look: Look) -> Change | None:
+    """Mark a body that was begun while nobody read marks, and somebody does now: he must not take the item for an idle one."""
+    if not look.marking.write or item.marked or not item.monitored or not entry.running:
+        return None
+    marks = tuple(look.marking.of_running(item.number))
+    return Change.of(item, entry, marks_running=True, marks=marks) if marks else None
 
 
 def end_of(item: Item, entry: Entry, ended: Ended, look: Look) -> Change:

@@ -29,11 +29,26 @@ from ejpy.scheduler import checkpoints
 from ejpy.scheduler.bodies import Bodies
 from ejpy.scheduler.entries import Entries
 from ejpy.scheduler.host import RETRY_SECONDS, Deed, Host
-from ejpy.scheduler.item import Change, Item, Look, answer_to_marks, claim_of, end_of, granted, overdue_again, triggered
+from ejpy.scheduler.item import (
+    Change,
+    Item,
+    Look,
+    answer_to_marks,
+    claim_of,
+    end_of,
+    granted,
+    marked_late,
+    overdue_again,
+    triggered,
+)
+from ejpy.scheduler.stale_marks import StaleMarks
 from ejpy.scheduler.wording import item_ranges
 
 CLAIM_AHEAD = 256
 """While so many attempts wait for a place in the pool nothing new is claimed: another worker may be free."""
+
+MIND_SECONDS = 10.0
+"""The entry of a body that runs is watched from then on, and read anew after a change at most so often."""
 
 
 class Items:
@@ -58,6 +73,7 @@ class Items:
         self._waking: asyncio.TimerHandle | None = None
         self._obeyed: int | None = None
         """Revision of the newest trigger that all items know of."""
+        self._stale_marks = StaleMarks(host, self._again_in, log)
         self._settled: list[asyncio.Future[None]] = []
 
     # -- events --
@@ -136,6 +152,8 @@ class Items:
         changes, watches = self._todo(look)
         if changes or watches:
             self._round.begin(self._write_round(changes, watches, look))
+        elif stale := self._stale_marks.look(look.marking, self._may_run):
+            self._round.begin(self._stale_marks.remove(stale))
         else:
             self._wake_settled()
 
@@ -158,8 +176,10 @@ class Items:
                     self._again()
             elif item.execution is not None:
                 if item.ended is None:
-                    if (late := overdue_again(item, entry, look)) is not None:
-                        changes.append(late)
+                    if (mark := marked_late(item, entry, look) or overdue_again(item, entry, look)) is not None:
+                        changes.append(mark)
+                    if self._minds_its_entry(item):
+                        watches.append(item)
                 elif not self._bodies.gathering:
                     changes.append(end_of(item, entry, item.ended, look))
             elif item.blocked or item.held_since is None or not look.may_claim or look.marking.held_by_other(item.number):
@@ -185,6 +205,28 @@ class Items:
                 elif (answer := answer_to_marks(item, entry, look)) is not None:
                     changes.append(answer)
         return changes, watches
+
+    def _minds_its_entry(self, item: Item) -> bool:
+        """Whether to watch the entry of a body that runs here. One that runs for long shall hear that the leader wants to move
+        its item, and that it has lost its say; for all others that would be a read for each run."""
+        now = asyncio.get_running_loop().time()
+        if item.watched or item.execution is None:
+            return False
+        if item.mind_from is None:
+            item.mind_from = now + MIND_SECONDS
+        if now < item.mind_from:
+            self._again_in(item.mind_from - now)
+            return False
+        item.mind_from = now + MIND_SECONDS
+        return True
+
+    def _may_run(self, number: int) -> bool:
+        """Whether a body of this item runs here, or may, for all that is known."""
+        item = self._items.get(number)
+        if item is None:
+            return False
+        claimed = item.entry is None or (item.entry.running and item.entry.owner == self._host.instance_id)
+        return item.execution is not None or item.doubt is not None or claimed
 
     def _decide(self, item: Item, entry: Entry, held_since: datetime, look: Look) -> Step:
         """One item whose entry nobody thought of must not stop the others."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from datetime import datetime
 
+from ejpy.config.document import to_document
 from ejpy.config.model import JobConfig
 from ejpy.coordination import failover, neglect
 from ejpy.coordination.changes import Changes
@@ -21,13 +22,13 @@ from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView, view_of
 from ejpy.errors import RegistryError
 from ejpy.logs import fields
-from ejpy.registry.base import Operation, SessionState
+from ejpy.registry.base import Create, Operation, SessionState
 from ejpy.registry.mirror import TreeMirror
 from ejpy.scheduler.election import Election
 from ejpy.scheduler.host import RETRY_SECONDS, Deed, Host
 from ejpy.scheduler.own_strategy import OwnStrategy
 from ejpy.scheduler.resharding import Resharding
-from ejpy.scheduler.term import ABANDONED_SECONDS, Term
+from ejpy.scheduler.term import ABANDONED_SECONDS, CONFIG_GONE_SECONDS, Term
 
 
 class Leadership:
@@ -95,8 +96,9 @@ class Leadership:
                 term.checked = True
                 self.fired(config)  # the leader before may not have come to it
             abandoned = self._abandoned(term, view, config)
-            resting = self._host.clock.monotonic() < term.tidy_from
-            if not resting and (untidy := failover.left_over(self._paths, view, marks, config, self._mirror.nodes, abandoned)):
+            untidy = failover.left_over(self._paths, view, marks, config, self._mirror.nodes, abandoned)
+            untidy += self._lost_config(term, config)
+            if untidy and self._host.clock.monotonic() >= term.tidy_from:
                 self._deed.begin(self._resharding.tidy(term, untidy))
             elif self._resharding.wanted(term, view, config):
                 self._deed.begin(self._resharding.reshard(term, view, config, known, now))
@@ -107,6 +109,19 @@ class Leadership:
         if servers - known:
             asyncio.get_running_loop().call_later(ABANDONED_SECONDS, self._again)
         return term.abandoned(servers, self._host.clock.monotonic())
+
+    def _lost_config(self, term: Term, config: JobConfig) -> list[list[Operation]]:
+        """A job without configuration is none to operators, and whoever starts next would bring his own. A job that is being
+        removed is gone by then."""
+        if self._paths.config in self._mirror.nodes:
+            term.config_gone = None
+            return []
+        now = self._host.clock.monotonic()
+        if term.config_gone is None:
+            term.config_gone = now
+            asyncio.get_running_loop().call_later(CONFIG_GONE_SECONDS, self._again)
+        restored = now - term.config_gone >= CONFIG_GONE_SECONDS
+        return [[Create(self._paths.config, to_document(config))]] if restored else []
 
     def resignation(self) -> list[Operation]:
         """What gives the leadership up, if this worker has it."""

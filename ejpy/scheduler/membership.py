@@ -28,6 +28,7 @@ from ejpy.registry.base import Check, Committed, Create, Delete, Node, Operation
 from ejpy.schedule.cron import parse
 from ejpy.scheduler.host import Host
 from ejpy.scheduler.schedules import STILL_GOOD
+from ejpy.wording import shown
 
 Result = TypeVar("Result")
 
@@ -112,16 +113,21 @@ class Membership:
         return True
 
     async def restore_server(self, config: JobConfig) -> None:
-        """Make this server's entry again, which somebody removed: without it, nothing would ever run here.
+        """Make this server's entry again, which somebody removed, or put a word for what is none there: as it was, nothing would
+        ever run here. (A Java worker writes its entry at each start.)
 
         Only while this instance is registered, so that a job that is being removed does not come back. Raises RegistryError.
         """
-        entry = Create(self._paths.server(self._host.ip), DISABLED if config.disabled else ENABLED)
+        path, state = self._paths.server(self._host.ip), DISABLED if config.disabled else ENABLED
         registered = Check(self._paths.instance(self._host.instance_id))
-        [parent] = await self._host.registry.read([self._paths.servers])
-        missing = [Create(self._paths.servers)] if parent is None else []
-        await self._host.group.commit([registered, *missing, entry], not_after=self._host.registry.lease_until)
-        self._log.warning("the entry of server %s had been removed, and was made again", self._host.ip)
+        parent, entry = await self._host.registry.read([self._paths.servers, path])
+        if entry is not None and entry.data in (ENABLED, DISABLED):
+            return
+        writes: list[Operation] = [Create(self._paths.servers)] if parent is None else []
+        writes.append(Create(path, state) if entry is None else SetData(path, state, entry.version))
+        await self._host.group.commit([registered, *writes], not_after=self._host.registry.lease_until)
+        was = "had been removed" if entry is None else f"said {shown(entry.data.decode('utf-8', 'replace'))}"
+        self._log.warning("the entry of server %s %s, and says %s again", self._host.ip, was, state.decode())
 
     async def say_draining(self, resignation: list[Operation]) -> None:
         """Tell the leader to give this worker nothing new, or something again; give up the leadership. Raises RegistryError."""

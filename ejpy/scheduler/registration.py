@@ -42,6 +42,7 @@ class Registration:
         self._log = log
         self._again = again
         self._deed = Deed("registering", again, log)
+        self._disabled = False
         self._comparing: asyncio.TimerHandle | None = None
 
     def holds(self, view: JobView) -> bool:
@@ -53,14 +54,25 @@ class Registration:
         """Begin what there is to do, if nothing is under way. `clock_refused`: nothing may be run here by this worker's clock."""
         if clock_refused and self._comparing is None:
             self._comparing = asyncio.get_running_loop().call_later(COMPARE_SECONDS, self._compare_again)
+        self._tell_order(view, config)
         if self._deed.under_way:
             return
         if not self.holds(view):
             self._deed.begin(self._register_again())
-        elif self._host.ip not in view.servers:
+        elif not view.server_enabled(self._host.ip) and self._host.ip not in view.disabled_servers:
             self._deed.begin(self._restore_server(config))
         elif view.instances[self._host.instance_id].draining != self._membership.draining:
             self._deed.begin(self.say_draining())
+
+    def _tell_order(self, view: JobView, config: JobConfig) -> None:
+        """Whoever asks why nothing runs here finds the answer in the log."""
+        disabled = self._host.ip in view.disabled_servers
+        if disabled and not self._disabled:
+            level = logging.INFO if config.disabled else logging.WARNING
+            self._log.log(level, "server %s is disabled for this job: nothing of it runs here until it is enabled", self._host.ip)
+        elif self._disabled and view.server_enabled(self._host.ip):
+            self._log.info("server %s is enabled again", self._host.ip)
+        self._disabled = disabled
 
     def _compare_again(self) -> None:
         self._comparing = None

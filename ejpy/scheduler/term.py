@@ -12,6 +12,9 @@ SETTLE_SECONDS = 5.0
 ABANDONED_SECONDS = 60.0
 """A server's entry is made before its first instance, and stays while its worker is started anew."""
 
+CONFIG_GONE_SECONDS = 10.0
+"""A configuration that is missing for so long was not removed together with its job."""
+
 
 @dataclass(slots=True)
 class Term:
@@ -36,6 +39,8 @@ class Term:
     """When to put right again what is wrong (monotonic): the last time something could not be."""
     untidy: dict[str, int] = field(default_factory=dict)
     """How often something could not be put right, by the first node of each."""
+    config_gone: float | None = None
+    """Since when the job has had no configuration (monotonic)."""
     without_instance: dict[str, float] = field(default_factory=dict)
     """Servers without an instance, and since when (monotonic)."""
     present: frozenset[str] = frozenset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from ejpy.admin import operations
+from ejpy.admin.connection import connected
 from ejpy.config.document import from_document, to_document
 from ejpy.registry.base import SetData
 from ejpy.terms import Outcome
@@ -135,3 +138,22 @@ def test_a_distribute_once_listener_is_called_once_for_all_workers(
             assert events(lines) == ["all started", *["body"] * 4, "all completed"]
             assert {line["item"] for line in lines[1:5]} == {0, 1, 2, 3}
             assert len({line["pid"] for line in lines[1:5]}) == 2, "on both workers"
+
+
+def test_j16_a_trigger_of_a_one_off_job_is_one_fire_for_all_workers(fleet: Fleet) -> None:
+    """Each worker takes note of the order for itself; what is called once for all must see one fire."""
+    workers = fleet.start(fleet.write("jobs.yml", {"shop": listened("Once", items=4, cron=None)}), "a", "b")
+    fleet.wait_until_shared("shop", 4, *workers)
+    for number in (1, 2):
+        asyncio.run(_trigger(fleet))
+        wait_until(lambda n=number: events(record(fleet)).count("all completed") == n, PATIENCE_SECONDS, "all have ended")
+    fleet.stop()
+    assert len(by_fire(fleet)) == 2
+    for lines in by_fire(fleet).values():
+        assert events(lines) == ["all started", *["body"] * 4, "all completed"]
+        assert len({line["pid"] for line in lines[1:5]}) == 2, "on both workers"
+
+
+async def _trigger(fleet: Fleet) -> None:
+    async with connected(fleet.url) as (registry, namespace):
+        await operations.trigger(registry, namespace, "shop")
