@@ -9,7 +9,7 @@
 Everything that a user's code needs is here. The command line tool is `ejpy`.
 """
 
-from ejpy.errors import CronError, EjpyError, JobCancelled, StaleAttempt
+from ejpy.errors import CronError, EjpyError, JobCancelled, StaleAttempt, UnreadableToken
 from ejpy.job import ShardContext, ShardedJob
 from ejpy.jobs import AsyncDataflowJob, DataflowJob, HttpJob, ScriptJob
 from ejpy.schedule.cron import fire_times
@@ -29,6 +29,7 @@ __all__ = [
     "ShardContext",
     "ShardedJob",
     "StaleAttempt",
+    "UnreadableToken",
     "__version__",
     "fire_times",
 ]

@@ -144,14 +144,18 @@ def test_j16_a_trigger_of_a_one_off_job_is_one_fire_for_all_workers(fleet: Fleet
     """Each worker takes note of the order for itself; what is called once for all must see one fire."""
     workers = fleet.start(fleet.write("jobs.yml", {"shop": listened("Once", items=4, cron=None)}), "a", "b")
     fleet.wait_until_shared("shop", 4, *workers)
-    for number in (1, 2):
-        asyncio.run(_trigger(fleet))
-        wait_until(lambda n=number: events(record(fleet)).count("all completed") == n, PATIENCE_SECONDS, "all have ended")
+    _trigger_to_the_end(fleet, 1)
+    _trigger_to_the_end(fleet, 2)
     fleet.stop()
     assert len(by_fire(fleet)) == 2
     for lines in by_fire(fleet).values():
         assert events(lines) == ["all started", *["body"] * 4, "all completed"]
         assert len({line["pid"] for line in lines[1:5]}) == 2, "on both workers"
+
+
+def _trigger_to_the_end(fleet: Fleet, number: int) -> None:
+    asyncio.run(_trigger(fleet))
+    wait_until(lambda: events(record(fleet)).count("all completed") == number, PATIENCE_SECONDS, "all have ended")
 
 
 async def _trigger(fleet: Fleet) -> None:
