@@ -49,7 +49,7 @@ _PLAIN_FIELDS = (
 _LISTENERS = "jobListenerTypes"
 """The one key of ElasticJob's whose value is a list of texts."""
 
-_OWN_FIELDS = ("catch_up", "misfire_grace", "claim_timeout", "timeout", "executor", "running_marks")
+_OWN_FIELDS = ("catch_up", "misfire_grace", "claim_timeout", "failover_max_duration", "timeout", "executor", "running_marks")
 """ejpy's own attributes, each a text in `props`."""
 
 _ITEM_PARAMETERS_PROP = PROPS_PREFIX + "sharding_item_parameters"

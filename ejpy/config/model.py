@@ -114,6 +114,8 @@ class JobConfig(BaseModel):
     """Fires older than this are recorded as missed, never caught up."""
     claim_timeout: Duration = timedelta(seconds=30)
     """How long a live owner may leave a due fire unclaimed before the item is moved."""
+    failover_max_duration: Annotated[timedelta | None, BeforeValidator(values.optional(values.duration))] = None
+    """`failover` runs again only what usually takes less than this; None: whatever it takes."""
     timeout: Annotated[timedelta | None, BeforeValidator(values.optional(values.duration))] = None
     """How long one attempt may run; None: without limit."""
     executor: Annotated[Executor | None, BeforeValidator(values.optional(values.choice(Executor)))] = None

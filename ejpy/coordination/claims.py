@@ -49,6 +49,7 @@ class Policy:
     """The settings of a job that claims depend on."""
 
     failover: bool
+    failover_max_duration: timedelta | None
     misfire: bool
     catch_up: CatchUp
     misfire_grace: timedelta
@@ -60,6 +61,7 @@ class Policy:
         """The settings of a configuration."""
         return cls(
             failover=config.failover,
+            failover_max_duration=config.failover_max_duration,
             misfire=config.misfire,
             catch_up=config.catch_up,
             misfire_grace=config.misfire_grace,
@@ -183,11 +185,15 @@ def _give_up(entry: Entry, schedule: Schedule | None, until: datetime) -> Step:
 
 
 def _recover(entry: Entry, s: Situation, written: datetime | None) -> Step:
-    if not s.policy.failover or entry.fire is None:
+    if not s.policy.failover or entry.fire is None or _takes_too_long(entry, s.policy.failover_max_duration):
         return Write(entry.interrupt(entry.token or 0, s.now, recover=False))
     if s.now - _last_sign_of_life(entry, s, written) > s.policy.misfire_grace:
         return Write(entry.interrupt(entry.token or 0, s.now, recover=False, why=NotRun.TOO_LATE))
     return Claim(entry.claim(entry.fire, Reason.OWNER_LOST, s.me, s.now, monitored=s.policy.monitored))
+
+
+def _takes_too_long(entry: Entry, most: timedelta | None) -> bool:
+    return most is not None and entry.usual_seconds is not None and entry.usual_seconds > most.total_seconds()
 
 
 def _last_sign_of_life(entry: Entry, s: Situation, written: datetime | None) -> datetime:

@@ -32,6 +32,9 @@ JUST_BEFORE = timedelta(microseconds=1)
 HAND_OVER = timedelta(seconds=3)
 """How long an item stays idle for its leader to move it, when that asked for it."""
 
+USUAL_OF = 10
+"""How many runs an item's usual duration is the average of, about: an older one counts less and less."""
+
 NOT_RUN_KEPT = 32
 """Ranges of fires not run that an entry keeps; the oldest go first. All of them are in the log as well."""
 
@@ -105,6 +108,10 @@ class Entry:
     """At which revision of the registry the newest request was made that was taken note of."""
     unscheduled: bool = False
     """The newest attempt is of a run that was asked for."""
+    usual_seconds: float | None = None
+    """How long the last successful runs took, from claim to end, on average; None before the first."""
+    usual_runs: int = 0
+    """How many of them that is the average of; at most USUAL_OF."""
 
     # -- what happens to an entry --
 
@@ -157,7 +164,12 @@ class Entry:
         )
 
     def end(self, outcome: Outcome, token: int, now: datetime) -> Entry:
-        return replace(self, running=False, outcome=outcome, token=token, ended=now, checkpoint=None, to_recover=False)
+        ended = replace(self, running=False, outcome=outcome, token=token, ended=now, checkpoint=None, to_recover=False)
+        if outcome is not Outcome.SUCCEEDED or self.claimed is None:
+            return ended
+        took, runs = max(0.0, (now - self.claimed).total_seconds()), min(self.usual_runs + 1, USUAL_OF)
+        usual = self.usual_seconds or 0.0
+        return replace(ended, usual_seconds=round(usual + (took - usual) / runs, 3), usual_runs=runs)
 
     def interrupt(self, token: int, now: datetime, *, recover: bool, why: NotRun = NotRun.INTERRUPTED) -> Entry:
         """The attempt did not end by itself. With `recover` its fire waits for a further attempt, from the checkpoint;

@@ -44,6 +44,8 @@ def encode(entry: Entry) -> bytes:
         "asked": entry.asked and [_text(entry.asked.instant), entry.asked.reason.value],
         "asked_revision": entry.asked_revision,
         "unscheduled": entry.unscheduled or None,
+        "usual_seconds": entry.usual_seconds,
+        "usual_runs": entry.usual_runs or None,
         "not_run": [[_text(r.after), _text(r.until), r.why.value] for r in entry.not_run] or None,
     }
     return json.dumps({k: v for k, v in fields.items() if v is not None}, separators=(",", ":"), ensure_ascii=False).encode()
@@ -85,6 +87,8 @@ def decode(data: bytes, revision: int, path: str, *, count: int | None = None) -
             asked=_maybe_asked(fields.get("asked")),
             asked_revision=_maybe_int(fields.get("asked_revision")),
             unscheduled=bool(fields.get("unscheduled")),
+            usual_seconds=_maybe_seconds(fields.get("usual_seconds")),
+            usual_runs=int(fields.get("usual_runs", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BrokenEntry(f"{path}: not a ledger entry ({type(error).__name__}: {error})") from error
@@ -135,6 +139,13 @@ def _maybe_str(value: Any) -> str | None:
 
 def _maybe_int(value: Any) -> int | None:
     return None if value is None else int(value)
+
+
+def _maybe_seconds(value: Any) -> float | None:
+    seconds = None if value is None else float(value)
+    if seconds is not None and not 0 <= seconds < 1e9:
+        raise ValueError(f"{value!r} is no duration in seconds")
+    return seconds
 
 
 def _maybe_count(value: Any) -> int | None:

@@ -35,6 +35,7 @@ OTHER_VALUES: dict[str, tuple[Any, Difference]] = {
     "catch_up": ("none", Difference("catch_up", "none", "latest")),
     "misfire_grace": ("1h", Difference("misfire_grace", "1h", "5m")),
     "claim_timeout": (timedelta(seconds=1), Difference("claim_timeout", "1s", "30s")),
+    "failover_max_duration": ("10m", Difference("failover_max_duration", "10m", "(not set)")),
     "timeout": ("90s", Difference("timeout", "1m30s", "(not set)")),
     "executor": ("process", Difference("executor", "process", "(not set)")),
     "running_marks": (True, Difference("running_marks", "true", "false")),

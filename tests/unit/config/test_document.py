@@ -89,6 +89,7 @@ def test_only_keys_that_every_java_worker_knows_are_written() -> None:
         catch_up="all",
         misfire_grace="1h",
         claim_timeout="10s",
+        failover_max_duration="10m",
         timeout="90s",
         executor="process",
         running_marks=True,
@@ -118,6 +119,7 @@ def test_only_keys_that_every_java_worker_knows_are_written() -> None:
           ejpy.catch_up: all
           ejpy.claim_timeout: 10s
           ejpy.executor: process
+          ejpy.failover_max_duration: 10m
           ejpy.misfire_grace: 1h
           ejpy.running_marks: 'true'
           ejpy.sharding_item_parameters: '{"1": "x=1,y=2"}'
@@ -195,6 +197,7 @@ JOBS = st.builds(
     catch_up=st.sampled_from(CatchUp),
     misfire_grace=DURATION,
     claim_timeout=DURATION,
+    failover_max_duration=st.none() | DURATION,
     timeout=st.none() | DURATION,
     executor=st.none() | st.sampled_from(Executor),
     running_marks=st.booleans(),

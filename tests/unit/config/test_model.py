@@ -48,6 +48,7 @@ def test_the_defaults() -> None:
         "catch_up": CatchUp.LATEST,
         "misfire_grace": timedelta(minutes=5),
         "claim_timeout": timedelta(seconds=30),
+        "failover_max_duration": None,
         "timeout": None,
         "executor": None,
     }
@@ -71,6 +72,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "catch_up": ("All", CatchUp.ALL),
     "misfire_grace": ("1h30m", timedelta(minutes=90)),
     "claim_timeout": ("2", timedelta(seconds=2)),
+    "failover_max_duration": ("10m", timedelta(minutes=10)),
     "timeout": ("500ms", timedelta(milliseconds=500)),
     "executor": ("process", Executor.PROCESS),
     "python_class": ("shop.jobs:Other", "shop.jobs:Other"),
@@ -141,7 +143,7 @@ def test_a_flag_is_true_or_false(value: object) -> None:
     assert found.endswith("is not allowed; allowed: true, false")
 
 
-@pytest.mark.parametrize("key", ["misfire_grace", "claim_timeout", "timeout"])
+@pytest.mark.parametrize("key", ["misfire_grace", "claim_timeout", "failover_max_duration", "timeout"])
 @pytest.mark.parametrize("value", ["0", "-5s", timedelta(0), timedelta(seconds=-1), True, [1]])
 def test_a_duration_must_be_above_0(key: str, value: object) -> None:
     [found] = problems({**LEAST, key: value})

@@ -63,6 +63,7 @@ BASIS = Basis("a", "UTC", 5)
 CHANGED = Basis("b", "UTC", 5)
 POLICY = Policy(
     failover=False,
+    failover_max_duration=None,
     misfire=True,
     catch_up=CatchUp.LATEST,
     misfire_grace=HOUR,

@@ -310,6 +310,38 @@ def test_d8_a_job_whose_process_was_killed_is_not_believed_to_run_for_ever(failo
     assert seen == [*again, (at("10:05"), 1, Reason.SCHEDULED)]
 
 
+@pytest.mark.parametrize(("usual", "recovered"), [(None, True), (599.0, True), (601.0, False)])
+def test_failover_is_for_what_usually_takes_less_than_the_job_says(usual: float | None, recovered: bool) -> None:
+    s = situation("10:00:20", FIVES, policy=policy(failover=True, failover_max_duration=timedelta(minutes=10)))
+    step = look(running("10:00", GONE, usual_seconds=usual, usual_runs=1 if usual else 0), s)
+    if recovered:
+        assert claimed(step) == (at("10:00"), 2, Reason.OWNER_LOST)
+    else:
+        assert isinstance(step, Write)
+        assert step.entry.not_run[-1].why is NotRun.INTERRUPTED
+        assert not step.entry.to_recover
+
+
+def test_what_an_item_usually_takes_is_the_average_of_its_last_successful_runs() -> None:
+    entry = ran("10:00", "10:00", "10:00:00")
+    for seconds in (10, 20, 30):
+        entry = _after_run(entry, seconds, Outcome.SUCCEEDED)
+    assert (entry.usual_seconds, entry.usual_runs) == (20.0, 3)
+    for outcome in (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.INTERRUPTED):
+        entry = _after_run(entry, 500, outcome)
+    assert (entry.usual_seconds, entry.usual_runs) == (20.0, 3), "those that did not succeed tell nothing"
+    for _ in range(60):
+        entry = _after_run(entry, 100, Outcome.SUCCEEDED)
+    assert entry.usual_seconds == pytest.approx(100, abs=1), "older ones count less and less"
+    assert entry.usual_runs == 10
+
+
+def _after_run(entry: Entry, seconds: float, outcome: Outcome) -> Entry:
+    begun = (entry.fire or at("10:00")) + timedelta(hours=1)
+    claimed = entry.claim(begun, Reason.SCHEDULED, ME, begun, monitored=True)
+    return claimed.end(outcome, 7, begun + timedelta(seconds=seconds))
+
+
 def test_an_attempt_that_was_stopped_is_recovered_with_failover() -> None:
     stopped = running("10:00", ME).interrupt(7, at("10:00:10"), recover=True)
     step = look(stopped, situation("10:00:20", FIVES, policy=policy(failover=True)))

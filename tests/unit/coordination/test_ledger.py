@@ -467,6 +467,8 @@ def test_every_field_of_an_entry_is_written() -> None:
         asked=Asked(at("10:05"), Reason.TRIGGER),
         asked_revision=1006,
         unscheduled=True,
+        usual_seconds=1.5,
+        usual_runs=3,
     )
     unset = Entry(accounted_until=at("10:00"), basis=Basis("y", "UTC", 3))
     for field in fields(Entry):
