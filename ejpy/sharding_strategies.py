@@ -29,7 +29,8 @@ class ShardingInstance:
 
 
 class ShardingStrategy(ABC):
-    """Subclass it and define `assign`. It is made without arguments, in a thread, once for each job that a worker leads."""
+    """Subclass it and define `assign`. It is made without arguments, in a thread, once for each job of a worker that names it,
+    and anew when the job names another; it is asked only while that worker leads the job."""
 
     @abstractmethod
     def assign(

@@ -13,9 +13,11 @@ from ejpy.coordination.ledger_document import decode
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.status import item_status, job_status
 from ejpy.coordination.view import JobView, view_of
-from ejpy.errors import BrokenEntry, ConfigError, NoSuchJob
+from ejpy.errors import BrokenEntry, ConfigError, CronError, NoSuchJob
 from ejpy.registry.base import Node, Registry
+from ejpy.schedule.cron import parse
 from ejpy.terms import ItemStatus, JobStatus, Outcome
+from ejpy.wording import one_line, shown
 
 JOBS_AT_ONCE = 50
 """Trees that are read at the same time."""
@@ -27,11 +29,14 @@ class JobRow:
 
     job: str
     cron: str | None
-    """None: the stored configuration is missing or broken."""
+    """As it is stored. None: a one-off job, or the stored configuration cannot be read."""
     sharding_total_count: int | None
     instances: int
     leader: str | None
     status: JobStatus
+    problem: str | None
+    """What is wrong with the stored configuration, in one line: it is not in force, and workers hold to the one before. None:
+    nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ async def jobs(registry: Registry, namespace: str) -> list[JobRow]:
         if paths.config not in nodes:  # not a job, or removed at this moment
             return None
         view = view_of(nodes, paths)
-        config = _config(nodes, paths)
+        config, problem = _judged(nodes, paths)
         return JobRow(
             job=name,
             cron=config.cron if config else None,
@@ -69,6 +74,7 @@ async def jobs(registry: Registry, namespace: str) -> list[JobRow]:
             instances=len(view.instances),
             leader=view.leader,
             status=job_status(view),
+            problem=problem,
         )
 
     rows = await asyncio.gather(*(row(name) for name in names or []))
@@ -82,7 +88,7 @@ async def shards(registry: Registry, namespace: str, job: str) -> list[ShardRow]
     if paths.config not in nodes:
         raise NoSuchJob(f"there is no job '{job}' in {registry.address}{namespace}; `ejpy jobs list` shows those that are")
     view = view_of(nodes, paths)
-    config = _config(nodes, paths)
+    config, _ = _judged(nodes, paths)
     items = range(config.sharding_total_count) if config else sorted(view.items)
     ledger = await registry.read([paths.ledger(item) for item in items])
     return [_shard_row(paths, view, config, nodes, item, node) for item, node in zip(items, ledger, strict=True)]
@@ -105,12 +111,19 @@ def _shard_row(
     )
 
 
-def _config(nodes: dict[str, Node], paths: JobPaths) -> JobConfig | None:
-    root = nodes.get(paths.root)
+def _judged(nodes: dict[str, Node], paths: JobPaths) -> tuple[JobConfig | None, str | None]:
+    """The stored configuration, None if it cannot be read, and what is wrong with it."""
+    root, stored = nodes.get(paths.root), nodes[paths.config]
     try:
-        return from_document(nodes[paths.config].data, paths.job, root.data.decode("utf-8", "replace") if root else "")
-    except ConfigError:
-        return None
+        config = from_document(stored.data, paths.job, root.data.decode("utf-8", "replace") if root else "")
+    except ConfigError as error:
+        return None, one_line("; ".join(problem.removeprefix(f"job {shown(paths.job)}: ") for problem in error.problems))
+    try:
+        if config.cron is not None:  # as its workers judged it, when it was written; their local zone is not known here
+            parse(config.cron, config.time_zone or "UTC", now=stored.modified)
+    except CronError as error:
+        return config, one_line(str(error))
+    return config, None
 
 
 def _entry(node: Node | None, path: str) -> Entry | None:

@@ -143,9 +143,17 @@ async def _carry_out(registry: Registry, paths: JobPaths, plan: Callable[[Nodes,
 
 
 def _batches(registry: Registry, operations: list[Operation]) -> list[list[Operation]]:
-    return in_transactions(
-        ([operation] for operation in operations), max_operations=registry.max_operations, max_bytes=registry.max_bytes
-    )
+    return in_transactions(_with_their_checks(operations), max_operations=registry.max_operations, max_bytes=registry.max_bytes)
+
+
+def _with_their_checks(operations: list[Operation]) -> list[list[Operation]]:
+    """A check belongs to the operation that it stands before."""
+    groups: list[list[Operation]] = [[]]
+    for operation in operations:
+        groups[-1].append(operation)
+        if not isinstance(operation, Check):
+            groups.append([])
+    return [group for group in groups if group]
 
 
 async def _delete(registry: Registry, paths: list[str]) -> None:

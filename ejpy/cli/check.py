@@ -10,7 +10,7 @@ from itertools import islice
 import click
 
 from ejpy.cli import options
-from ejpy.cli.output import Refusal, print_rows
+from ejpy.cli.output import Refusal, print_rows, say
 from ejpy.clock import SystemClock
 from ejpy.config.registry_url import parse_url
 from ejpy.config_file.file import WorkerFile, load_file
@@ -38,8 +38,12 @@ def load(path: str, *, registry: str | None) -> WorkerFile:
 
     `registry` is the URL from the option, if it was given; what is wrong with it is told with what is wrong with the file.
     """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        raise Refusal("the working directory was removed; change to one that exists") from None
+    if here not in sys.path:
+        sys.path.insert(0, here)
     problems: list[str] = []
     try:
         if registry:
@@ -53,7 +57,7 @@ def load(path: str, *, registry: str | None) -> WorkerFile:
     if problems:
         raise Refusal("\n".join(problems))
     for warning in file.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
     return file
 
 
@@ -76,7 +80,7 @@ def check(config: str, registry: str | None, output: str) -> None:
     for row in rows:
         zone = f" ({row.time_zone})" if row.time_zone else ""
         items = "1 item" if row.sharding_total_count == 1 else f"{row.sharding_total_count} items"
-        click.echo(f"{row.job}: {items}, {ONE_OFF if row.cron is None else row.cron + zone}")
+        say(f"{row.job}: {items}, {ONE_OFF if row.cron is None else row.cron + zone}")
         for fire in row.next_fires:
-            click.echo(f"    {fire}")
-    click.echo(f"{config}: {len(rows)} job{'' if len(rows) == 1 else 's'}, no errors")
+            say(f"    {fire}")
+    say(f"{config}: {len(rows)} job{'' if len(rows) == 1 else 's'}, no errors")

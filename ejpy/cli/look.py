@@ -12,8 +12,8 @@ import click
 from ejpy.admin import inspect
 from ejpy.admin.connection import connected
 from ejpy.cli import options
-from ejpy.cli.output import Failure, Refusal, columns_of, print_rows
-from ejpy.errors import ConfigError, EjpyError
+from ejpy.cli.output import Failure, Refusal, columns_of, print_rows, say, why_unreachable
+from ejpy.errors import ConfigError, EjpyError, RegistryError
 from ejpy.registry.base import Registry
 
 Result = TypeVar("Result")
@@ -34,6 +34,8 @@ def _ask(url: str | None, connection_timeout: float, question: Callable[[Registr
         return asyncio.run(asked(url))
     except ConfigError as error:
         raise Refusal(str(error)) from error
+    except RegistryError as error:
+        raise Failure(why_unreachable(error)) from error
     except EjpyError as error:
         raise Failure(str(error)) from error
 
@@ -54,9 +56,9 @@ def list_jobs(registry: str | None, connection_timeout: float, output: str) -> N
         return await inspect.jobs(at, namespace), f"{at.address}{namespace}"
 
     rows, where = _ask(registry, connection_timeout, question)
-    print_rows(rows, columns_of(inspect.JobRow), output)
+    print_rows(rows, columns_of(inspect.JobRow), output, if_any=("problem",))
     if not rows:
-        click.echo(f"there are no jobs in {where}", err=True)
+        say(f"there are no jobs in {where}", err=True)
 
 
 @click.group()

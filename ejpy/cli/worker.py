@@ -18,7 +18,7 @@ from ejpy.cli import options
 from ejpy.cli.address import own_address
 from ejpy.cli.check import load
 from ejpy.cli.log_stream import LogStream
-from ejpy.cli.output import Failure, Refusal
+from ejpy.cli.output import Failure, Refusal, why_unreachable
 from ejpy.clock import SystemClock
 from ejpy.config.classes import executor_for, load_class
 from ejpy.config.model import JobConfig
@@ -115,7 +115,7 @@ def worker(
     except ConfigError as error:
         raise Refusal(str(error)) from error
     except RegistryError as error:
-        raise Failure(str(error)) from error
+        raise Failure(why_unreachable(error)) from error
     finally:
         stream.end(EXIT_SECONDS)
 

@@ -176,6 +176,7 @@ class _Reading:
             return None
         given: dict[str, object] = {"job_name": name.text}
         line_of: dict[str, int] = {}
+        prop_lines: dict[str, int] = {}
         unreadable: set[str | None] = set()
         for key, value_node in self._entries(node, where):
             field_name = field_of(key.text)
@@ -185,6 +186,8 @@ class _Reading:
             elif field_name is None:
                 given[key.text] = None  # the model has the words for it
             else:
+                if field_name == "props":
+                    prop_lines |= _prop_lines(value_node)
                 before = len(self.problems)
                 given[key.text] = self._value(field_name, value_node, where, key.text)
                 if len(self.problems) > before:
@@ -206,6 +209,8 @@ class _Reading:
                 written = finding.key if finding.key in line_of else _written(given, finding.key) or finding.key
                 # What a kind of job misses in `props` that are not given is a matter of the class.
                 line = line_of.get(written, class_line if written == "props" else name.line)
+                if field_of(finding.key) == "props":
+                    line = prop_lines.get(_first_name(finding.message), line)
                 self._report(reports, line, where, written, finding.message)
         return job
 
@@ -296,6 +301,17 @@ class _Reading:
 
 def _job(name: Scalar) -> str:
     return f"job {shown(name.text)}"
+
+
+def _prop_lines(node: YamlNode) -> dict[str, int]:
+    """The lines of the names in `props`, by the name as it is and as it is quoted in messages."""
+    keys = [key for key, _ in node.entries if isinstance(key, Scalar)] if isinstance(node, MapNode) else []
+    return {name: key.line for key in reversed(keys) for name in (key.text, shown(key.text))}
+
+
+def _first_name(message: str) -> str:
+    """The name in `props` that a message about them begins with, or the first one of several."""
+    return message.partition(": ")[0].partition(", ")[0]
 
 
 def _shown_key(key: Scalar) -> str:

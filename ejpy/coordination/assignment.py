@@ -222,13 +222,20 @@ def _with_trigger(entry: Entry, trigger: Node | None) -> Entry:
     return entry if trigger is None else entry.ask_by_trigger(trigger.modified, trigger.revision)
 
 
-def with_descendants(operations: Sequence[Operation], existing: Iterable[str]) -> list[Operation]:
-    """The same operations, after the removal of all that is below the nodes that they remove (`existing`: the paths that are
+def with_descendants(groups: Sequence[Sequence[Operation]], existing: Iterable[str]) -> list[list[Operation]]:
+    """The same groups, each after the removal of all that is below the nodes that it removes (`existing`: the paths that are
     there). Nobody else knows of such nodes, and while one is there its parent cannot go."""
-    gone = {operation.path for operation in operations if isinstance(operation, Delete)}
-    below = [path for path in existing if path not in gone and not gone.isdisjoint(ancestors(path))]
-    below.sort(key=lambda path: -path.count("/"))
-    return [*map(Delete, below), *operations]
+    group_of = {
+        operation.path: number for number, group in enumerate(groups) for operation in group if isinstance(operation, Delete)
+    }
+    below: list[list[str]] = [[] for _ in groups]
+    for path in existing:
+        root = next((above for above in ancestors(path) if above in group_of), None)
+        if root is not None and path not in group_of:
+            below[group_of[root]].append(path)
+    for paths in below:
+        paths.sort(key=lambda path: -path.count("/"))
+    return [[*map(Delete, paths), *group] for paths, group in zip(below, groups, strict=True)]
 
 
 def clear_flags(paths: JobPaths, view: JobView) -> list[Operation]:

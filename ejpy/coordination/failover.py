@@ -14,13 +14,13 @@ while failing over, or that `failover` was switched in between, leaves nothing b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from ejpy.config.model import JobConfig
 from ejpy.coordination.marks import Marks, dead
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView
-from ejpy.registry.base import Create, Delete, Node, Operation, SetData, parent_of
+from ejpy.registry.base import Create, Delete, Node, Operation, SetData, ancestors
 
 
 def after_deaths(
@@ -29,6 +29,7 @@ def after_deaths(
     """For each item whose instance died in mid-run: remove its marks, and flag it with `failover`. `nodes`: paths that exist."""
     running, failovering = dead(marks.running, view.instances), dead(marks.failovering, view.instances)
     groups: list[list[Operation]] = []
+    parents: list[Operation] = []
     for item in sorted(running.keys() | failovering.keys()):
         group: list[Operation] = []
         if item in running:
@@ -38,9 +39,10 @@ def after_deaths(
         taken = marks.failover.get(item)
         flagged = item in marks.to_fail_over or (taken is not None and taken.instance_id in view.instances)
         if config.failover and config.monitor_execution and item < config.sharding_total_count and not flagged:
-            group += _with_parents(paths.failover_item(item), nodes)
+            group.append(Create(paths.failover_item(item)))
+            parents = _missing_above(paths, paths.failover_item(item), nodes)
         groups.append(group)
-    return _without_doubled_parents(groups)
+    return [parents, *groups] if parents else groups
 
 
 def left_over(
@@ -117,20 +119,5 @@ def servers_without_instance(view: JobView, config: JobConfig) -> frozenset[str]
     return frozenset(view.servers.keys() - present - view.disabled_servers - enabled_by_order)
 
 
-def _with_parents(path: str, nodes: Collection[str]) -> list[Operation]:
-    missing: list[str] = []
-    above = parent_of(path)
-    while above not in nodes and above != "/":
-        missing.append(above)
-        above = parent_of(above)
-    return [Create(each) for each in (*reversed(missing), path)]
-
-
-def _without_doubled_parents(groups: Iterable[list[Operation]]) -> list[list[Operation]]:
-    seen: set[str] = set()
-    result: list[list[Operation]] = []
-    for group in groups:
-        kept = [operation for operation in group if operation.path not in seen]
-        seen |= {operation.path for operation in kept if isinstance(operation, Create)}
-        result.append(kept)
-    return result
+def _missing_above(paths: JobPaths, path: str, nodes: Collection[str]) -> list[Operation]:
+    return [Create(above) for above in ancestors(path) if above not in nodes and above.startswith(f"{paths.root}/")]

@@ -69,13 +69,9 @@ class Marking:
     def _running(self, item: int) -> Operation:
         return Create(self.paths.item_running(item), self.me.encode(), ephemeral=not self.persistent)
 
-    def own_running(self) -> dict[int, Operation]:
-        """By item: what removes a `running` mark in this worker's name."""
-        return {
-            item: Delete(self.paths.item_running(item), mark.version)
-            for item, mark in self.marks.running.items()
-            if mark.instance_id == self.me
-        }
+    def own_running(self) -> list[int]:
+        """Items with a `running` mark in this worker's name."""
+        return [item for item, mark in self.marks.running.items() if mark.instance_id == self.me]
 
     def of_end(self, item: int, *, marked: bool, release: bool) -> list[Operation]:
         """With the end of a body. `marked`: its claim left a `running` mark. `release`: give it up, if it was taken over."""

@@ -14,15 +14,12 @@ registered, or the job asks for it (`running_marks`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ejpy.coordination.paths import JobPaths
-from ejpy.coordination.view import JobView
+from ejpy.coordination.view import ITEM, JobView
 from ejpy.registry.base import Node
-
-_ITEM = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +78,7 @@ def marks_of(nodes: Mapping[str, Node], paths: JobPaths) -> Marks:
     start = len(paths.root) + 1
     for path, node in nodes.items():
         parts = path[start:].split("/")
-        if parts[0] == "sharding" and len(parts) == 3 and _ITEM.fullmatch(parts[1]):
+        if parts[0] == "sharding" and len(parts) == 3 and ITEM.fullmatch(parts[1]):
             item = int(parts[1])
             if parts[2] in by_item:
                 by_item[parts[2]][item] = Mark(node.data.decode("utf-8", "replace"), node.version)
@@ -89,7 +86,7 @@ def marks_of(nodes: Mapping[str, Node], paths: JobPaths) -> Marks:
                 misfire.add(item)
         elif parts[0] == "trigger" and len(parts) == 2:
             triggers[parts[1]] = node
-        elif parts[:3] == ["leader", "failover", "items"] and len(parts) == 4 and _ITEM.fullmatch(parts[3]):
+        elif parts[:3] == ["leader", "failover", "items"] and len(parts) == 4 and ITEM.fullmatch(parts[3]):
             waiting.add(int(parts[3]))
     return Marks(
         running=by_item["running"],

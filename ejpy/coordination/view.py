@@ -18,7 +18,7 @@ ENABLED = b"ENABLED"
 DISABLED = b"DISABLED"
 DRAINING_LABEL = "draining"
 
-_ITEM = re.compile(r"0|[1-9][0-9]{0,8}")
+ITEM = re.compile(r"0|[1-9][0-9]{0,8}")
 """ElasticJob writes plain numbers; "007" is somebody's rubbish, not item 7."""
 _ID = re.compile(r"^(?P<ip>[^/@]+)@-@(?P<token>[^/]+)$")
 
@@ -97,7 +97,7 @@ def view_of(nodes: Mapping[str, Node], paths: JobPaths) -> JobView:
             servers[parts[1]] = node.data == ENABLED
             if node.data == DISABLED:
                 disabled_servers.add(parts[1])
-        elif parts[0] == "sharding" and len(parts) >= 2 and _ITEM.fullmatch(parts[1]):
+        elif parts[0] == "sharding" and len(parts) >= 2 and ITEM.fullmatch(parts[1]):
             item = int(parts[1])
             items.add(item)
             if parts[2:] == ["instance"]:

@@ -36,7 +36,7 @@ class JobFailure:
     error: str
     """Type and message, in one line."""
     traceback: str | None = None
-    """Several lines; None where there is none, or it is not known here."""
+    """Several lines; None where there is none, or it is not known here. Of a script the last lines that it wrote."""
     fencing_token: int | None = None
     idempotency_key: str | None = None
     suppressed: int = 0

@@ -14,7 +14,8 @@ from ejpy.logs import fields
 
 
 def log_failure(failure: JobFailure) -> None:
-    """Write one record at ERROR, with the stack trace where it is known, to the logger of the job."""
+    """Write one record at ERROR to the logger of the job, with the stack trace where it is known, or with the last lines of a
+    script if they are not logged otherwise."""
     logger = logging.getLogger(f"ejpy.job.{failure.job_name}")
     if not logger.isEnabledFor(logging.ERROR):
         return
@@ -24,8 +25,14 @@ def log_failure(failure: JobFailure) -> None:
     record = logger.makeRecord(
         logger.name, logging.ERROR, __file__, 0, "failed: %s", (failure.error,), None, extra=fields(**known)
     )
-    record.exc_text = failure.traceback  # as of a record that comes from another process
+    if not (_is_output(failure) and logger.isEnabledFor(logging.INFO)):  # a script's output was logged as it came
+        record.exc_text = failure.traceback  # as of a record that comes from another process
     logger.handle(record)
+
+
+def _is_output(failure: JobFailure) -> bool:
+    """Whether there are the last lines of a script instead of a stack trace, as ScriptFailed has them."""
+    return (failure.traceback or "").startswith("last lines of its output:\n")
 
 
 class LogHandler(JobErrorHandler):

@@ -8,6 +8,7 @@ both cases, unless `email.ssl.trust` is `*` or names the host.
 from __future__ import annotations
 
 import logging
+import re
 import smtplib
 import ssl
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,14 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime, getaddresses
+from typing import Any
 
 from ejpy.clock import Clock
 from ejpy.error_handlers.base import JobErrorHandler, JobFailure
 from ejpy.error_handlers.message import cut, subject_of, text_of
 from ejpy.error_handlers.props import Settings
 from ejpy.errors import EjpyError
+from ejpy.hold import Hold, cut_after
 from ejpy.wording import describe_error, one_line, shown
 
 logger = logging.getLogger("ejpy.error_handlers")
@@ -31,6 +34,10 @@ TIMEOUT_SECONDS = 10.0
 _MOST_BYTES = 512 * 1024
 _LONGEST_SUBJECT = 200
 _HIGHEST_PORT = 65535
+_ATOMS = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*"
+_ADDRESS = re.compile(rf'(?!.*=\?)(?:{_ATOMS}|"(?:[ !#-\[\]-~]|\\[ -~])+")@(?:{_ATOMS}|\[[0-9A-Za-z.:]+\])')
+"""RFC 5322's addr-spec, of ASCII, without comments and encoded words. The standard library's parser must see nothing else: it
+raises ValueError, IndexError, HeaderParseError or AttributeError, whichever comes."""
 
 
 class EmailHandler(JobErrorHandler):
@@ -40,6 +47,9 @@ class EmailHandler(JobErrorHandler):
     go together, or are both left out for a server that asks for neither. `subject` replaces the default one, which names job,
     item and error. `useSsl`, `ssl.trust`: see the module's text. `debug`: each mail that was sent is logged at INFO.
     """
+
+    delivery_seconds: float = 60.0
+    """Longest time for the whole conversation about one mail."""
 
     def __init__(self, props: Mapping[str, str], clock: Clock) -> None:
         super().__init__(props, clock)
@@ -66,10 +76,10 @@ class EmailHandler(JobErrorHandler):
         settings.flag("email.debug", default=False)
         for name, what in (("email.from", "the sender's address"), ("email.to", "one address or more")):
             settings.required(name, what)
-        for name in ("email.from", "email.to", "email.cc", "email.bcc"):
-            _addresses(settings, name)
-        if settings.text("email.from").count("@") > 1:
+        if len(_addresses(settings, "email.from")) > 1:
             settings.problems.append("props: email.from: more than one address")
+        for name in ("email.to", "email.cc", "email.bcc"):
+            _addresses(settings, name)
         if bool(settings.text("email.username")) != bool(settings.text("email.password")):
             settings.problems.append("props: email.username, email.password: give both or neither")
         return settings.problems
@@ -78,27 +88,30 @@ class EmailHandler(JobErrorHandler):
         """Raises EjpyError if the server did not take the mail for every recipient."""
         message = self._message(failure)
         recipients = [address.addr_spec for address in (*self._to, *self._cc, *self._bcc)]
-        try:
-            with self._connect() as server:
-                if self._username:
-                    server.login(self._username, self._password)
-                refused = server.send_message(message, self._from.addr_spec, recipients)
-        except (OSError, smtplib.SMTPException) as error:
-            raise EjpyError(f"mail server {self._host}:{self._port}: mail not sent: {describe_error(error)}") from None
+        with cut_after(self.delivery_seconds) as hold:
+            try:
+                with self._connect(hold) as server:
+                    if self._username:
+                        server.login(self._username, self._password)
+                    refused = server.send_message(message, self._from.addr_spec, recipients)
+            # ValueError: a name that no host can have, a user name or password that is not ASCII.
+            except (OSError, smtplib.SMTPException, ValueError) as error:
+                why = f"not done within {self.delivery_seconds:g} s" if hold.was_cut else describe_error(error)
+                raise EjpyError(f"mail server {self._host}:{self._port}: mail not sent: {why}") from None
         if refused:
             raise EjpyError(
                 f"mail server {self._host}:{self._port}: refused for {one_line(', '.join(refused))}; sent to the others"
             )
         logger.log(self._level, "mail for job %r sent to %d by %s:%d", failure.job_name, len(recipients), self._host, self._port)
 
-    def _connect(self) -> smtplib.SMTP:
+    def _connect(self, hold: Hold) -> smtplib.SMTP:
         context = ssl.create_default_context()
         if "*" in self._trusted or self._host in self._trusted:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if self._secure:
-            return smtplib.SMTP_SSL(self._host, self._port, timeout=TIMEOUT_SECONDS, context=context)
-        server = smtplib.SMTP(self._host, self._port, timeout=TIMEOUT_SECONDS)
+            return _SecureServer(hold, self._host, self._port, timeout=TIMEOUT_SECONDS, context=context)
+        server = _Server(hold, self._host, self._port, timeout=TIMEOUT_SECONDS)
         try:
             server.ehlo_or_helo_if_needed()
             if server.has_extn("starttls"):
@@ -127,14 +140,30 @@ def _port(settings: Settings) -> int:
 
 
 def _addresses(settings: Settings, name: str) -> list[Address]:
-    """The addresses that a setting names; those that are none are noted as problems."""
-    found: list[Address] = []
+    """The addresses that a setting names; what is none is noted as a problem."""
     text = settings.text(name)
+    found: list[Address] = []
     for display, spec in getaddresses([text]) if text else []:
-        try:
-            if not spec.isascii() or "@" not in spec:
-                raise ValueError(spec)
-            found.append(Address(display, addr_spec=spec))
-        except (ValueError, IndexError):  # the header parser raises either for what it cannot read
-            settings.problems.append(f"props: {name}: {shown(spec or text)} is not a mail address")
+        as_written = bool(spec) and spec in text  # blanks and comments within it are left out
+        if not as_written or not _ADDRESS.fullmatch(spec) or one_line(display) != display:
+            settings.problems.append(f"props: {name}: {shown(spec if as_written else text)} is not a mail address")
+            return []
+        found.append(Address(display, addr_spec=spec))
     return found
+
+
+class _Server(smtplib.SMTP):
+    """A conversation that a hold can end, from the first answer on."""
+
+    def __init__(self, hold: Hold, host: str, port: int, **options: Any) -> None:
+        self._hold = hold
+        super().__init__(host, port, **options)
+
+    def getreply(self) -> tuple[int, bytes]:
+        if self.sock is not None:
+            self._hold.keep(self.sock)
+        return super().getreply()
+
+
+class _SecureServer(_Server, smtplib.SMTP_SSL):
+    """The same over TLS."""

@@ -4,6 +4,9 @@ Each posts one JSON document to an address that the service gave out, and looks 
 message says so in the body of a perfectly good HTTP answer. The address is a secret (whoever knows it can post), so it stands
 in no error text; for the same reason redirections are not followed.
 
+A delivery as a whole may take the time-out for connecting and twice the one for reading: whoever answers a byte at a time would
+keep the one thread of all handlers for hours.
+
 Proxies are taken from the environment (`https_proxy`, `no_proxy`), as urllib does it.
 """
 
@@ -27,6 +30,7 @@ from ejpy.error_handlers.base import JobErrorHandler, JobFailure
 from ejpy.error_handlers.message import cut, text_of
 from ejpy.error_handlers.props import Settings
 from ejpy.errors import EjpyError
+from ejpy.hold import Hold, cut_after
 from ejpy.wording import one_line
 
 CONNECT_MILLISECONDS = 3000
@@ -88,21 +92,34 @@ class WebhookHandler(JobErrorHandler):
         """Whether the answer's body says that the message was taken."""
 
     def _post(self, address: str, document: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer. Raises EjpyError if there was none."""
+        """Status and body of the answer. Raises EjpyError if there was none, or no end of it in time."""
         request = urllib.request.Request(address, document, {"Content-Type": "application/json; charset=utf-8"})
-        opener = urllib.request.build_opener(_NoRedirection, _Http(self._read_seconds), _Https(self._read_seconds))
+        longest = self._connect_seconds + 2 * self._read_seconds
+        with cut_after(longest) as hold:
+            answer = self._answer(request, hold)
+            in_time = not hold.was_cut
+        if not in_time:  # what had come by then may look like an answer
+            raise EjpyError(f"{self.name} gave no answer within {longest:g} s")
+        if isinstance(answer, tuple):
+            return answer
+        # Of what is not the system's own only the type is told: the text may quote the address.
+        text = f"{type(answer).__name__}: {answer}" if isinstance(answer, OSError) else type(answer).__name__
+        raise EjpyError(f"{self.name} gave no answer: {one_line(text)}")
+
+    def _answer(self, request: urllib.request.Request, hold: Hold) -> tuple[int, bytes] | object:
+        """Status and body, or why there is none."""
+        handlers = (_NoRedirection, _Http(self._read_seconds, hold), _Https(self._read_seconds, hold))
         try:
             try:
-                reply = opener.open(request, timeout=self._connect_seconds)
+                reply = urllib.request.build_opener(*handlers).open(request, timeout=self._connect_seconds)
             except urllib.error.HTTPError as error:
                 reply = error  # an answer like any other
             with reply:
                 return reply.status, reply.read(_MOST_ANSWER_BYTES)
-        except (OSError, http.client.HTTPException) as error:
-            cause = error.reason if isinstance(error, urllib.error.URLError) else error
-        # Of http.client's own exceptions only the type is told: their texts may quote the address.
-        text = f"{type(cause).__name__}: {cause}" if isinstance(cause, OSError) else type(cause).__name__
-        raise EjpyError(f"{self.name} gave no answer: {one_line(text)}")
+        except urllib.error.URLError as error:
+            return error.reason
+        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a name that no host can have
+            return error
 
 
 class WeChatHandler(WebhookHandler):
@@ -168,38 +185,45 @@ def _errcode(answer: bytes) -> object:
     return None if isinstance(code, bool) else code
 
 
-# ---- time-outs for connecting and for reading, which urllib has only one of -----------------------------------------
+# ---- time-outs for connecting and for reading, which urllib has only one of, and an end to it all --------------------
 
 
 class _Connection(http.client.HTTPConnection):
-    """Waits for an answer no longer than `read_seconds`, however long connecting may take (`timeout`)."""
+    """Waits for a part of an answer no longer than `read_seconds`, however long connecting may take (`timeout`), and for all of
+    them no longer than it is held."""
 
-    def __init__(self, host: str, *, read_seconds: float, **options: Any) -> None:
-        super().__init__(host, **options)
-        self._read_seconds = read_seconds
+    read_seconds: float
+    hold: Hold
 
     def connect(self) -> None:
         super().connect()
-        self.sock.settimeout(self._read_seconds)
+        self.sock.settimeout(self.read_seconds)
+        self.hold.keep(self.sock)
 
 
-class _SecureConnection(_Connection, http.client.HTTPSConnection):
-    """The same over TLS."""
+class _SecureConnection(http.client.HTTPSConnection, _Connection):
+    """The same over TLS, whose handshake comes after `_Connection.connect`."""
+
+
+def _connection(kind: type[_Connection], read_seconds: float, hold: Hold, host: str, **options: Any) -> _Connection:
+    connection = kind(host, **options)
+    connection.read_seconds, connection.hold = read_seconds, hold
+    return connection
 
 
 class _Http(urllib.request.HTTPHandler):
-    def __init__(self, read_seconds: float) -> None:
+    def __init__(self, read_seconds: float, hold: Hold) -> None:
         super().__init__()
-        self._connection = partial(_Connection, read_seconds=read_seconds)
+        self._connection = partial(_connection, _Connection, read_seconds, hold)
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
         return self.do_open(self._connection, request)
 
 
 class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, read_seconds: float) -> None:
+    def __init__(self, read_seconds: float, hold: Hold) -> None:
         super().__init__()
-        self._connection = partial(_SecureConnection, read_seconds=read_seconds)
+        self._connection = partial(_connection, _SecureConnection, read_seconds, hold)
 
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
         return self.do_open(self._connection, request)

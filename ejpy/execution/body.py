@@ -15,11 +15,11 @@ from enum import Enum
 
 from ejpy.attempt import Attempt
 from ejpy.cancellation import Cancellation, call_in_loop
-from ejpy.errors import JobCancelled
+from ejpy.errors import HttpFailed, JobCancelled, ScriptFailed
 from ejpy.execution.daemon import DaemonExecutor
 from ejpy.job import ShardContext, ShardedJob
 from ejpy.logs import attempt_fields, current_fields
-from ejpy.wording import describe_error, describe_trace
+from ejpy.wording import TRACE_LENGTH, describe_error, describe_trace
 
 
 class How(str, Enum):
@@ -33,7 +33,10 @@ class How(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class BodyEnd:
-    """The end of a body; `error` is set for RAISED, and `trace`, too, if the body itself raised."""
+    """The end of a body; `error` is set for RAISED, and `trace`, too, if the body itself raised.
+
+    Of a script's failure `trace` are the last lines that it wrote, if there is more than the one that `error` quotes.
+    """
 
     how: How
     error: str | None = None
@@ -89,4 +92,8 @@ async def _awaited(result: Awaitable[object], cancellation: Cancellation) -> Non
 def _end_by(error: BaseException, context: ShardContext) -> BodyEnd:
     if isinstance(error, Interrupted) or (isinstance(error, (JobCancelled, asyncio.CancelledError)) and context.cancelled):
         return BodyEnd(How.STOPPED)
+    if isinstance(error, (ScriptFailed, HttpFailed)):
+        # A command or a server failed, not Python code: frames tell nothing, and what follows the headline is no part of it.
+        headline, _, more = str(error).partition("\n")
+        return BodyEnd(How.RAISED, describe_error(type(error)(headline)), more[-TRACE_LENGTH:] or None)
     return BodyEnd(How.RAISED, describe_error(error), describe_trace(error))

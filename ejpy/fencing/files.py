@@ -56,6 +56,7 @@ def write_file(
 
     Raises StaleAttempt if a newer attempt was here, UnreadableToken if the token beside the file is none, TimeoutError if another
     process held the lock for `lock_seconds`, ValueError for such a token, OSError as writing does. The file is as it was then.
+    (If only the directory could not be synchronised at the end, it is the new one, and a crash of the machine may undo that.)
     """
     token = token_of(writer)
     target = Path(os.path.realpath(path))
@@ -160,3 +161,7 @@ def _wait_for(file: IO[bytes], path: Path, seconds: float) -> None:
                 f"{path}: another process has held the lock for {seconds:g} s; is one stopped (state T)?"
             ) from None
         turn.result()
+    except BaseException:  # told to stop while it waits, say
+        if not turn.cancel():
+            file.close()
+        raise

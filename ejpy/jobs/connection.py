@@ -1,59 +1,18 @@
 """One TCP connection of an HTTP job: two time-outs, as in Java, and it can be closed from another thread.
 
 `http.client` knows one time-out and makes its socket where nobody else can reach it. Here connecting has its own limit, for all
-addresses of a name together; and a `Hold` keeps a second handle on the connection, under TLS as well. Looking up a name cannot
-be interrupted, and has the system's own time limit.
+addresses of a name together; and a `Hold` keeps a second handle on the connection. Looking up a name cannot be interrupted, and
+has the system's own time limit.
 """
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import socket
 import ssl
-import threading
 
 from ejpy.clock import Clock
-
-
-class Cut(OSError):
-    """The connection was closed by `Hold.cut`."""
-
-
-class Hold:
-    """What another thread can end a connection by. All methods may be called from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._handle: socket.socket | None = None
-        self._was_cut = False
-
-    @property
-    def was_cut(self) -> bool:
-        return self._was_cut
-
-    def keep(self, connection: socket.socket) -> None:
-        """From now on `cut` ends this connection. Raises Cut if it came before."""
-        self.close()
-        with self._lock:
-            if self._was_cut:
-                raise Cut("told to stop")
-            self._handle = connection.dup()
-
-    def cut(self) -> None:
-        """End the connection, and whoever waits on it; and all later ones."""
-        with self._lock:
-            self._was_cut = True
-            if self._handle is not None:
-                with contextlib.suppress(OSError):  # not connected yet, or not any more
-                    self._handle.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        with self._lock:
-            if self._handle is not None:
-                self._handle.close()
-                self._handle = None
+from ejpy.hold import Cut, Hold
 
 
 def connect(

@@ -30,8 +30,9 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from ejpy.clock import SystemClock
 from ejpy.errors import HttpFailed
+from ejpy.hold import Hold
 from ejpy.job import ShardContext, ShardedJob
-from ejpy.jobs.connection import Hold, connect
+from ejpy.jobs.connection import connect
 from ejpy.jobs.context import beyond_elasticjob, sharding_context_json
 from ejpy.jobs.props import PropsReader, problems_of, settings_of
 from ejpy.version import __version__
@@ -168,7 +169,7 @@ class _Exchange:
         status, location = response.status, response.headers.get("Location")
         if location is None:
             raise HttpFailed(f"{named}: status {status} without a Location", status=status)
-        following, what_is_wrong = _address(urljoin(address.geturl(), location))
+        following, what_is_wrong = _address(location, relative_to=address.geturl())
         if following is None:
             raise HttpFailed(f"{named}: redirected ({status}) to where nothing can be asked: {what_is_wrong}", status=status)
         to = f"{following.scheme}://{following.netloc}{following.path}"
@@ -236,7 +237,7 @@ def _address_of(reader: PropsReader) -> SplitResult | None:
     name = URL if uri is None and url is not None else URI
     text = uri or url
     if text is None:
-        reader.problem(URI, "is missing; it must be an address, such as https://shop.example/jobs/close-day")
+        reader.missing(URI, "it must be an address, such as https://shop.example/jobs/close-day", or_else=URL)
         return None
     address, what_is_wrong = _address(text.strip())
     if address is None:
@@ -244,9 +245,10 @@ def _address_of(reader: PropsReader) -> SplitResult | None:
     return address
 
 
-def _address(text: str) -> tuple[SplitResult | None, str]:
+def _address(text: str, *, relative_to: str = "") -> tuple[SplitResult | None, str]:
     """The address, or what is wrong with it. It is not shown: it may hold a password."""
     try:
+        text = urljoin(relative_to, text)
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
@@ -264,7 +266,7 @@ def _method_of(reader: PropsReader) -> str | None:
     text = reader.text(METHOD)
     allowed = ", ".join(METHODS)
     if text is None:
-        reader.problem(METHOD, f"is missing; allowed: {allowed}")
+        reader.missing(METHOD, f"allowed: {allowed}")
         return None
     method = text.strip().upper()
     if method not in METHODS:

@@ -24,10 +24,18 @@ class PropsReader:
 
     def __init__(self, props: Mapping[str, str]) -> None:
         self._props = props
+        self._meant: set[str] = set()
+        """Names of which a misspelling was found and told."""
         self.problems: list[str] = []
 
     def problem(self, name: str, what: str) -> None:
         self.problems.append(f"props: {name}: {what}")
+
+    def missing(self, name: str, what: str, *, or_else: str | None = None) -> None:
+        """`name` is required (or `or_else`), and there is no value: one problem, also if it is there and misspelled."""
+        if not self._meant & {name, or_else}:
+            near = closest(name, self._props.keys() - {name})
+            self.problem(name, f"is missing; {what}" if near is None else f"is missing; is it what {shown(near)} should be?")
 
     def refuse_unknown(self, prefix: str, known: Iterable[str]) -> None:
         """Every name that begins with `prefix` must be one of `known`."""
@@ -35,6 +43,8 @@ class PropsReader:
         for name in sorted(self._props):
             if name.startswith(prefix) and name not in names:
                 meant = closest(name, names)
+                if meant:
+                    self._meant.add(meant)
                 hint = f"did you mean {meant}?" if meant else f"known are {', '.join(names)}"
                 self.problem(shown(name), f"unknown name; {hint}")
 

@@ -110,7 +110,7 @@ def _settings(reader: PropsReader) -> ScriptSettings | None:
     shell = reader.boolean(SHELL, default=False)
     line = reader.text(COMMAND_LINE)
     if line is None or not line.strip():
-        reader.problem(COMMAND_LINE, "is missing; it must be a command, such as /opt/report/run.sh --daily")
+        reader.missing(COMMAND_LINE, "it must be a command, such as /opt/report/run.sh --daily")
     elif "\0" in line:
         reader.problem(COMMAND_LINE, "holds a NUL character, which no command can")
     elif shell:

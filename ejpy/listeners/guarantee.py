@@ -217,8 +217,12 @@ class Guarantee:
                 return False  # the copy will show it
             try:
                 await once()
-            finally:
+            except asyncio.CancelledError:
+                raise  # it was not called to its end: another worker calls it
+            except BaseException:
                 await self._settle(going, self._registry.session_timeout_seconds)
+                raise
+            await self._settle(going, self._registry.session_timeout_seconds)
         finally:
             await hold.release()
         return True

@@ -10,7 +10,9 @@ the interval where it differs, since the standard library does not tell a zone's
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import struct
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
@@ -19,6 +21,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 import tzlocal
 
 from ejpy.errors import CronError
+from ejpy.wording import one_line, shown
 
 _JAVA_OFFSET = re.compile(r"GMT(?P<sign>[+-])(?P<hours>\d{1,2}?)(?::?(?P<minutes>\d{2}))?", re.ASCII)
 _OFFSET_LIKE = re.compile(r"\s*(?:UTC|GMT|Z)?\s*(?P<sign>[+-])(?P<hours>\d{1,2})(?::?(?P<minutes>\d{2}))?\s*", re.I | re.ASCII)
@@ -29,16 +32,32 @@ def time_zone(name: str | None) -> tzinfo:
     """The zone of that name; the machine's local zone for None and "".
 
     Java's offsets are read as `java.util.TimeZone` reads them: hours 0 to 23, minutes 00 to 59, `GMT+800` is 8:00. Raises
-    CronError, with names that are close, for anything else that is not an IANA name.
+    CronError, with names that are close, for anything else that is not an IANA name, and if the local zone has none.
     """
     if not name or name.isspace():
-        return tzlocal.get_localzone()
+        return _local_zone()
     if match := _JAVA_OFFSET.fullmatch(name):
         return _fixed_offset(name, match)
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise CronError(f"time zone {name!r} is not known{_suggestion(name)}") from None
+
+
+def _local_zone() -> tzinfo:
+    """The machine's: what TZ says in the environment, or else what is set in /etc. Raises CronError if that has no IANA name."""
+    try:
+        return tzlocal.get_localzone()
+    except (ZoneInfoNotFoundError, ValueError, OSError, struct.error) as error:
+        given = os.environ.get("TZ")
+        if given:  # POSIX's rules (EST5EDT,M3.2.0,M11.1.0) among them: libc knows them, the zone data do not
+            what = f"TZ={shown(given)} in the environment is not an IANA name"
+        else:
+            what = f"that cannot be told ({one_line(' '.join(str(error).split()))})"
+        raise CronError(
+            f"no time zone is given, which means the machine's, and {what}; give time_zone for the job, or set TZ to an IANA "
+            "name (Europe/Berlin)"
+        ) from None
 
 
 def _fixed_offset(name: str, match: re.Match[str]) -> tzinfo:

@@ -23,7 +23,7 @@ from ejpy.history.records import FiresNotRun, Journal
 from ejpy.logs import fields
 from ejpy.registry.base import Check, Create, Node, Operation, SetData, ancestors, operation_bytes
 from ejpy.scheduler.bodies import Bodies
-from ejpy.scheduler.host import Host
+from ejpy.scheduler.host import Host, read_allowed
 from ejpy.scheduler.item import Change, Item, Look, takes_over
 
 REFUSED_SECONDS = 30.0
@@ -54,8 +54,13 @@ class Entries:
     async def read(self, items: list[Item], situation: Situation) -> None:
         """Raises RegistryError."""
         paths = [self._paths.ledger(item.number) for item in items]
-        for item, path, node in zip(items, paths, await self._host.registry.read(paths), strict=True):
-            self._learn(item, path, node, situation)
+        nodes, denied = await read_allowed(self._host.registry, paths)
+        for item, path, node in zip(items, paths, nodes, strict=True):
+            if path not in denied:
+                self._learn(item, path, node, situation)
+                continue
+            self._log.error("its ledger entry may not be read, the item rests: %s", path, extra=fields(item=item.number))
+            item.refused_until = asyncio.get_running_loop().time() + REFUSED_SECONDS
 
     async def watch(self, item: Item, look: Look) -> None:
         """Read the entry, and have it read again, and looked at, when it changes. Raises RegistryError."""

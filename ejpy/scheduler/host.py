@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ejpy.clock import Clock
 from ejpy.config.model import JobConfig
+from ejpy.errors import AccessDenied
 from ejpy.execution.base import Runner
-from ejpy.registry.base import Registry
+from ejpy.registry.base import Node, Registry
 from ejpy.registry.group import GroupCommit
 from ejpy.registry.mirror import TreeMirror
 from ejpy.schedule.timer import NextAfter
@@ -60,6 +61,23 @@ class Host:
     """`{IPv4}@-@{pid}.{random}`: unique for each process that ever lived."""
     ip: str
     new_uuid: Callable[[], str]
+
+
+async def read_allowed(registry: Registry, paths: Sequence[str]) -> tuple[list[Node | None], set[str]]:
+    """As `Registry.read`; one node that may not be read leaves out itself and no other. Also the paths of such nodes. Raises
+    RegistryError."""
+    try:
+        return await registry.read(paths), set()
+    except AccessDenied:
+        nodes: list[Node | None] = []
+        denied: set[str] = set()
+        for path in paths:
+            try:
+                nodes += await registry.read([path])
+            except AccessDenied:
+                nodes.append(None)
+                denied.add(path)
+        return nodes, denied
 
 
 class Deed:

@@ -207,7 +207,7 @@ def _after(entry: Entry, ended: Ended, failover: bool) -> Entry:
     return entry.end(ended.outcome, token, ended.ended)
 
 
-def triggered(item: Item, trigger: Node, look: Look) -> Entry | None:
+def triggered(item: Item, trigger: Node) -> Entry | None:
     """The entry with the run that a trigger asks for; None if it has taken note of that, or the item is none of ours."""
     entry = item.entry
     if entry is None or item.held_since is None or item.blocked or item.doubt is not None:

@@ -73,7 +73,7 @@ class Items:
         self._waking: asyncio.TimerHandle | None = None
         self._obeyed: int | None = None
         """Revision of the newest trigger that all items know of."""
-        self._stale_marks = StaleMarks(host, self._again_in, log)
+        self._stale_marks = StaleMarks(host, paths, self._again_in, log)
         self._settled: list[asyncio.Future[None]] = []
 
     # -- events --
@@ -139,23 +139,27 @@ class Items:
         if self._round.under_way or self._host.registry.state is not SessionState.CONNECTED:
             return
         self._forget_others()
-        unread = [item for item in self._items.values() if item.entry is None]
+        now = asyncio.get_running_loop().time()
+        unread = [item for item in self._items.values() if item.entry is None and item.refused_until <= now]
         if unread:
             self._round.begin(self._read_round(unread, look))
             return
         doubts = any(item.doubt is not None for item in self._items.values())
         if look.trigger is not None and look.trigger.revision != self._obeyed and not doubts:
             # Before anything is claimed: a trigger that replaces this one unseen is one with it, as long as neither has run.
-            asked = [Change.of(item, entry) for item in self._items.values() if (entry := triggered(item, look.trigger, look))]
-            self._round.begin(self._write_round(asked, [], look) if asked else self._obey(look.trigger))
-            return
+            # An item that cannot be written now does not hold up the others; the trigger stays for it.
+            asked = [Change.of(item, entry) for item in self._items.values() if (entry := triggered(item, look.trigger))]
+            writable = [change for change in asked if change.item.refused_until <= now]
+            if writable or not asked:
+                self._round.begin(self._write_round(writable, [], look) if writable else self._obey(look.trigger))
+                return
         changes, watches = self._todo(look)
         if changes or watches:
             self._round.begin(self._write_round(changes, watches, look))
-        elif stale := self._stale_marks.look(look.marking, self._may_run):
+            return
+        self._wake_settled()
+        if stale := self._stale_marks.look(look, self._may_run):
             self._round.begin(self._stale_marks.remove(stale))
-        else:
-            self._wake_settled()
 
     def _todo(self, look: Look) -> tuple[list[Change], list[Item]]:
         changes: list[Change] = []
@@ -163,10 +167,10 @@ class Items:
         saturated = look.runner.waiting >= CLAIM_AHEAD
         for item in self._items.values():
             entry = item.entry
-            if entry is None:
-                continue
             if (rest := item.refused_until - asyncio.get_running_loop().time()) > 0:
                 self._again_in(rest)
+            elif entry is None:
+                continue
             elif item.doubt is not None:
                 doubt, item.doubt = item.doubt, None
                 if granted(entry, doubt.entry):  # also if the item is not assigned to this worker any more

@@ -205,7 +205,7 @@ class JobScheduler:
         self._leadership.look(view, self._marks, self.config, schedule, changes, now, willing=willing)
         if willing and not self._items.running:
             total = self.config.sharding_total_count
-            self._takeover.look(self._marks, view.instances, self._configuration.basis, total, now)
+            self._takeover.look(self._marks, self._configuration.basis, total)
         if self._shared_out(view) or not view.enabled:
             self._ready.set()
 

@@ -52,6 +52,10 @@ class Leadership:
         self._resharding = Resharding(host, paths, mirror, self._election, self._own_strategy, again, log)
         self._deed = Deed("leading", again, log)
         self._check: asyncio.TimerHandle | None = None
+        self._fired_meanwhile = False
+        """A fire came while a check is waited for, which may be too early for it."""
+        self._document: bytes | None = None
+        """The job's configuration as it stood in its node last."""
         self._known: tuple[JobConfig, Schedule | None] | None = None
         """Configuration and schedule at the last look."""
 
@@ -90,7 +94,7 @@ class Leadership:
             self._deed.begin(self._election.stand())
         elif leads and term is None:
             self._deed.begin(self._election.resume())
-        elif leads and term is not None and able and self._settled(term):
+        elif leads and term is not None and self._settled(term):
             term.see(view.instances)
             if schedule is not None and not term.checked:
                 term.checked = True
@@ -100,7 +104,7 @@ class Leadership:
             untidy += self._lost_config(term, config)
             if untidy and self._host.clock.monotonic() >= term.tidy_from:
                 self._deed.begin(self._resharding.tidy(term, untidy))
-            elif self._resharding.wanted(term, view, config):
+            elif able and self._resharding.wanted(term, view, config):
                 self._deed.begin(self._resharding.reshard(term, view, config, known, now))
 
     def _abandoned(self, term: Term, view: JobView, config: JobConfig) -> frozenset[str]:
@@ -113,15 +117,16 @@ class Leadership:
     def _lost_config(self, term: Term, config: JobConfig) -> list[list[Operation]]:
         """A job without configuration is none to operators, and whoever starts next would bring his own. A job that is being
         removed is gone by then."""
-        if self._paths.config in self._mirror.nodes:
-            term.config_gone = None
+        there = self._mirror.nodes.get(self._paths.config)
+        if there is not None:
+            term.config_gone, self._document = None, there.data
             return []
         now = self._host.clock.monotonic()
         if term.config_gone is None:
             term.config_gone = now
             asyncio.get_running_loop().call_later(CONFIG_GONE_SECONDS, self._again)
         restored = now - term.config_gone >= CONFIG_GONE_SECONDS
-        return [[Create(self._paths.config, to_document(config))]] if restored else []
+        return [[Create(self._paths.config, self._document or to_document(config))]] if restored else []
 
     def resignation(self) -> list[Operation]:
         """What gives the leadership up, if this worker has it."""
@@ -141,8 +146,12 @@ class Leadership:
     def fired(self, config: JobConfig) -> None:
         """A scheduled instant came: see after `claim_timeout` that everybody claimed it. Of a job that is not monitored nobody
         knows what runs, so nobody is blamed."""
-        if self._election.term is not None and self._check is None and config.monitor_execution:
+        if self._election.term is None or not config.monitor_execution:
+            return
+        if self._check is None:
             self._check_in(config.claim_timeout.total_seconds())
+        else:
+            self._fired_meanwhile = True
 
     def _check_in(self, seconds: float) -> None:
         self._check = asyncio.get_running_loop().call_later(seconds, self._begin_check)
@@ -155,6 +164,9 @@ class Leadership:
         if self._deed.under_way:
             self._check_in(RETRY_SECONDS)
         else:
+            if self._fired_meanwhile:
+                self._fired_meanwhile = False
+                self._check_in(config.claim_timeout.total_seconds())  # for the fire that came while this check was waited for
             self._deed.begin(self._find_neglect(term, config, schedule))
 
     async def _find_neglect(self, term: Term, config: JobConfig, schedule: Schedule) -> bool:
@@ -178,3 +190,4 @@ class Leadership:
         if self._check is not None:
             self._check.cancel()
             self._check = None
+        self._fired_meanwhile = False

@@ -72,12 +72,12 @@ class Membership:
 
         return await self._write(missing)
 
-    async def rejoin(self) -> int | None:
+    async def rejoin(self, config: JobConfig) -> int | None:
         """Make sure that this instance is there under the current session, which it returns; the configuration stays as it
-        is, whatever the file says. Raises RegistryError."""
+        is, whatever the file says: `config` counts. Raises RegistryError."""
 
         async def missing(found: dict[str, Node]) -> tuple[None, list[Operation]]:
-            return None, self._parents(found) + self._own_nodes(found, self._file)
+            return None, self._parents(found) + self._own_nodes(found, config)
 
         return (await self._write(missing))[1]
 

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from ejpy.errors import ConfigError
+from ejpy.errors import ConfigError, EjpyError
 from ejpy.execution.daemon import DaemonExecutor
 from ejpy.sharding_strategies import ShardingInstance, ShardingStrategy, checked, strategy_class
 from ejpy.wording import describe_error
@@ -81,8 +81,8 @@ class OwnStrategy:
             self._usable = True
         except ConfigError as error:
             self._unusable("; ".join(error.problems))
-        except Exception as error:  # noqa: BLE001 - somebody else's code, which may raise anything
-            self._unusable(f"{name} cannot be made: {describe_error(error)}")
+        except EjpyError as error:
+            self._unusable(f"{name} cannot be made: {error}")
 
     def _unusable(self, why: str) -> None:
         self._usable = False
@@ -92,11 +92,12 @@ class OwnStrategy:
         strategy = self._strategy
         assert strategy is not None, "it is asked once it is usable"
         try:
-            assigned = await self._in_thread(lambda: strategy.assign(job_name, total, list(instances), current))
-            self._dealt = checked(assigned, total, instances)
-        except Exception as error:  # noqa: BLE001 - as above
+            self._dealt = await self._in_thread(
+                lambda: checked(strategy.assign(job_name, total, list(instances), current), total, instances)
+            )
+        except EjpyError as error:
             said = "sharding strategy %s failed: %s; the assignment stays as it is, and it is asked again in %g s"
-            self._log.error(said, self._name, describe_error(error), AGAIN_SECONDS, exc_info=error)
+            self._log.error(said, self._name, error, AGAIN_SECONDS, exc_info=error)
             self._retry = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._ask_again)
 
     def _ask_again(self) -> None:
@@ -105,12 +106,13 @@ class OwnStrategy:
 
     async def _in_thread(self, call: Callable[[], Result]) -> Result:
         def called() -> Result:
+            """Errors are put into words here: that calls their code, too. SystemExit and the like would end the control loop."""
             try:
                 return call()
-            except Exception:
+            except ConfigError:
                 raise
-            except BaseException as error:  # SystemExit and the like would end the control loop
-                raise RuntimeError(describe_error(error)) from error
+            except BaseException as error:
+                raise EjpyError(describe_error(error)) from error
 
         thread = DaemonExecutor()
         answer = asyncio.get_running_loop().run_in_executor(thread, called)
@@ -118,6 +120,9 @@ class OwnStrategy:
         done, _ = await asyncio.wait({answer}, timeout=LONG_SECONDS)
         if not done:
             self._log.error("sharding strategy %s has not answered within %g s, and is waited for", self._name, LONG_SECONDS)
+            if self._strategy is None:  # another worker may do better
+                self._usable = False
+                self._again()
         return await answer
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:

@@ -58,7 +58,7 @@ class Registration:
         if self._deed.under_way:
             return
         if not self.holds(view):
-            self._deed.begin(self._register_again())
+            self._deed.begin(self._register_again(config))
         elif not view.server_enabled(self._host.ip) and self._host.ip not in view.disabled_servers:
             self._deed.begin(self._restore_server(config))
         elif view.instances[self._host.instance_id].draining != self._membership.draining:
@@ -94,7 +94,7 @@ class Registration:
             self._comparing.cancel()
         await self._deed.cancel()
 
-    async def _register_again(self) -> bool:
+    async def _register_again(self, config: JobConfig) -> bool:
         try:
             if self.session_id == self._host.registry.session_id:
                 if not await self._membership.removed_by_operator():
@@ -102,7 +102,7 @@ class Registration:
                 self._dismissed()
                 return True
             await self._host.registry.sync()
-            self.session_id = await self._membership.rejoin()
+            self.session_id = await self._membership.rejoin(config)
         except RegistryError as error:
             self._log.info("not registered yet: %s", error)
             return False

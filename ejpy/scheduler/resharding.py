@@ -21,12 +21,12 @@ from ejpy.coordination.marking import announce_resharding
 from ejpy.coordination.marks import foreign_instances, marks_of
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView
-from ejpy.errors import GuardFailed, RegistryError
+from ejpy.errors import AccessDenied, GuardFailed, RegistryError, RequestTooLarge
 from ejpy.logs import fields
 from ejpy.registry.base import Create, Delete, Operation, SetData, in_transactions
 from ejpy.registry.mirror import TreeMirror
 from ejpy.scheduler.election import Election
-from ejpy.scheduler.host import Host
+from ejpy.scheduler.host import Host, read_allowed
 from ejpy.scheduler.own_strategy import OwnStrategy
 from ejpy.scheduler.term import SETTLE_SECONDS, Term
 from ejpy.scheduler.wording import item_ranges
@@ -34,6 +34,8 @@ from ejpy.sharding_strategies import ShardingInstance
 
 TIDY_AGAIN_SECONDS = 10.0
 """When something could not be put right, it is tried again after this."""
+REFUSALS = (GuardFailed, AccessDenied, RequestTooLarge)
+"""What concerns one transaction; any other error, all of them."""
 SAID_AT = 3
 """What could not be put right so often is no change of a moment, and is named in the log, once."""
 
@@ -66,9 +68,10 @@ class Resharding:
         moves = self._moves(term, view, config)
         if moves is None:
             return False
+        can_move = any(move.item not in term.waiting for move in moves)
         if foreign_instances(view) and moves:
-            return not view.necessary or not self._held_by_foreign(view, moves)
-        if any(move.item not in term.waiting for move in moves):
+            return not view.necessary or (can_move and not self._held_by_foreign(view, moves))
+        if can_move:
             return True
         return bool(assignment.surplus(view, config.sharding_total_count) or assignment.clear_flags(self._paths, view))
 
@@ -96,17 +99,15 @@ class Resharding:
             triggers = marks_of(self._mirror.nodes, self._paths).triggers
             overdue = frozenset(term.neglect.overdue)
             plan = assignment.plan(self._paths, view, movable, ledger, begins, overdue, triggers, now=self._begun(now))
+            term.resting |= resting
             batches = [list(batch) for batch in plan.batches]
-            batches += [self._whole([Delete(self._paths.item(item))]) for item in surplus]
             if plan.moves and self._paths.sharding not in self._mirror.nodes:
                 batches.insert(0, [Create(self._paths.sharding)])
-            if not (foreign_instances(view) and plan.waiting) and (flags := assignment.clear_flags(self._paths, view)):
-                batches.append(self._whole(flags))
-            batches += in_transactions(
-                ([request] for request in plan.requests),
-                max_operations=assignment.MOST_OPERATIONS,
-                max_bytes=assignment.MOST_BYTES,
-            )
+            others: list[list[Operation]] = [[Delete(self._paths.item(item))] for item in surplus]
+            if not (foreign_instances(view) and plan.waiting):
+                others += filter(None, [assignment.clear_flags(self._paths, view)])
+            others += ([request] for request in plan.requests)
+            batches += _in_transactions(self._whole(others))
             for batch in batches:
                 await self._commit(term, batch)
             await self._watch(term, (plan.waiting | resting) - term.waiting, basis, now)
@@ -123,7 +124,7 @@ class Resharding:
             counts = fields(moved=len(plan.moves), removed=len(surplus), running=len(plan.waiting))
             self._log.info("resharded: %s", _told(plan, surplus), extra=counts)
         term.neglect.overdue -= {move.item for move in plan.moves}
-        return True
+        return bool(batches)
 
     async def tidy(self, term: Term, groups: list[list[Operation]]) -> bool:
         """Write what a look at the tree found to be put right, each group as a whole; nodes go with all that is below them.
@@ -131,43 +132,48 @@ class Resharding:
 
         What cannot be put right is left for TIDY_AGAIN_SECONDS, and holds up nothing else.
         """
-        whole = [self._whole(group) for group in groups]
+        left = self._whole(groups)
+        refused: list[list[Operation]] = []
         try:
-            for batch in in_transactions(whole, max_operations=assignment.MOST_OPERATIONS, max_bytes=assignment.MOST_BYTES):
-                await self._put_right(term, batch)
-        except GuardFailed as error:
-            self._log.info("putting right met a change: %s", error)
-            await self._election.confirm(term)
-            return await self._tidy_one_by_one(term, whole)
+            for batch in _in_transactions(left):
+                own, left = _groups_of(left, len(batch))
+                try:
+                    await self._put_right(term, batch)
+                except REFUSALS as error:
+                    self._log.info("putting right met a change: %s", error)
+                    await self._election.confirm(term)
+                    refused += await self._tidy_one_by_one(term, own)
+                if self._election.term is not term:
+                    return True  # somebody else leads by now
         except RegistryError as error:
             self._log.info("not put right: %s", error)
             return False
-        return True
+        if refused:
+            term.tidy_from = self._host.clock.monotonic() + TIDY_AGAIN_SECONDS
+            asyncio.get_running_loop().call_later(TIDY_AGAIN_SECONDS, self._again)
+        return not refused
 
-    async def _tidy_one_by_one(self, term: Term, groups: list[list[Operation]]) -> bool:
-        """One of them fails; the others shall not wait for it."""
-        done = True
+    async def _tidy_one_by_one(self, term: Term, groups: list[list[Operation]]) -> list[list[Operation]]:
+        """One of them is refused; the others shall not wait for it. Returns those that are."""
+        refused = []
         for group in groups:
             if self._election.term is not term:
-                return True  # somebody else leads by now
+                break
             try:
                 await self._put_right(term, group)
-            except RegistryError as error:
-                done = False
+            except REFUSALS as error:
+                refused.append(group)
                 times = term.untidy[group[0].path] = term.untidy.get(group[0].path, 0) + 1
                 self._log.log(logging.WARNING if times == SAID_AT else logging.DEBUG, "cannot be put right: %s", error)
                 await self._election.confirm(term)
-        if not done:
-            term.tidy_from = self._host.clock.monotonic() + TIDY_AGAIN_SECONDS
-            asyncio.get_running_loop().call_later(TIDY_AGAIN_SECONDS, self._again)
-        return done
+        return refused
 
     async def _put_right(self, term: Term, operations: list[Operation]) -> None:
         await self._commit(term, operations)
         self._log.info("put right: %s", ", ".join(operation.path for operation in operations[:10]))
 
-    def _whole(self, operations: list[Operation]) -> list[Operation]:
-        return assignment.with_descendants(operations, self._mirror.nodes)
+    def _whole(self, groups: list[list[Operation]]) -> list[list[Operation]]:
+        return assignment.with_descendants(groups, self._mirror.nodes)
 
     async def _announce(self, term: Term, view: JobView) -> bool:
         """Foreign instances begin nothing while this flag is there, and the leader waits for what has begun."""
@@ -185,10 +191,12 @@ class Resharding:
         return announce_resharding(self._paths, self._mirror.nodes)
 
     async def read_ledger(self, term: Term, items: list[int], basis: Basis, now: datetime) -> dict[int, LedgerNode | None]:
-        """The entries of `items`; those of a later ejpy are left out. Raises RegistryError."""
-        nodes = await self._host.registry.read([self._paths.ledger(item) for item in items])
+        """The entries of `items`; those of a later ejpy, and those that may not be read, are left out. Raises RegistryError."""
+        nodes, denied = await read_allowed(self._host.registry, [self._paths.ledger(item) for item in items])
         found: dict[int, LedgerNode | None] = {}
         for item, node in zip(items, nodes, strict=True):
+            if self._paths.ledger(item) in denied:
+                continue  # its owner has said it
             if node is None:
                 found[item] = None
                 continue
@@ -206,7 +214,8 @@ class Resharding:
             return self._own_strategy.dealt(config.job_name, total, instances, current)
 
         stalled = term.neglect.stalled_at(self._host.clock.monotonic())
-        return assignment.wanted_moves(view, config, stalled, self._host.clock.now(), dealt)
+        moves = assignment.wanted_moves(view, config, stalled, self._host.clock.now(), dealt)
+        return None if moves is None else [move for move in moves if move.item not in term.resting]
 
     async def _commit(self, term: Term, batch: list[Operation]) -> None:
         guard = SetData(self._paths.term, self._election.term_document(), term.version)
@@ -223,18 +232,34 @@ class Resharding:
 
             def changed(item: int = item) -> None:
                 term.waiting.discard(item)
+                term.resting.discard(item)
                 self._again()
 
             path = self._paths.ledger(item)
             term.waiting.add(item)  # before the read: its event may come before its reply
             try:
                 node = await self._host.registry.read_and_watch(path, changed)
+            except AccessDenied:
+                continue  # it rests until this term ends
             except RegistryError:
                 term.waiting.discard(item)
                 raise
             entry = new_entry(basis, now) if node is None else read_entry(node, path, basis, now).entry
             if entry is not None and not entry.running:
                 changed()  # it can be moved now
+
+
+def _in_transactions(groups: list[list[Operation]]) -> list[list[Operation]]:
+    return in_transactions(groups, max_operations=assignment.MOST_OPERATIONS, max_bytes=assignment.MOST_BYTES)
+
+
+def _groups_of(groups: list[list[Operation]], operations: int) -> tuple[list[list[Operation]], list[list[Operation]]]:
+    """The first groups, which have so many operations together, and the rest."""
+    taken = 0
+    while operations > 0:
+        operations -= len(groups[taken])
+        taken += 1
+    return groups[:taken], groups[taken:]
 
 
 def _told(plan: Plan, surplus: list[int]) -> str:

@@ -15,6 +15,7 @@ from ejpy.coordination.ledger import Basis, Entry, new_entry
 from ejpy.coordination.ledger_document import encode, read_entry
 from ejpy.coordination.marks import Marks, marks_of
 from ejpy.coordination.paths import JobPaths
+from ejpy.coordination.view import view_of
 from ejpy.errors import GuardFailed, RegistryError
 from ejpy.logs import fields
 from ejpy.registry.base import Check, Create, Delete, Node, Operation, SessionState, SetData
@@ -38,21 +39,21 @@ class Takeover:
         """Seldom needed, and then kept."""
         self._deed = Deed("taking over", again, log)
 
-    def look(self, marks: Marks, live: Collection[str], basis: Basis, total: int, now: datetime) -> None:
+    def look(self, marks: Marks, basis: Basis, total: int) -> None:
         """Begin to take an item over, if one waits for that. Only called while this worker is free to run it."""
         if (
             failover.next_to_take(marks, total) is not None
             and not self._deed.under_way
             and self._host.registry.state is SessionState.CONNECTED
         ):
-            self._deed.begin(self._take(frozenset(live), basis, total, now))
+            self._deed.begin(self._take(basis, total))
 
     async def close(self) -> None:
         await self._deed.cancel()
         if self._latch is not None:
             self._latch.close()
 
-    async def _take(self, live: frozenset[str], basis: Basis, total: int, now: datetime) -> bool:
+    async def _take(self, basis: Basis, total: int) -> bool:
         if self._latch is None:
             self._latch = LeaderLatch(self._host.registry, self._paths.failover_latch, new_uuid=self._host.new_uuid)
         try:
@@ -61,11 +62,12 @@ class Takeover:
                 self._log.warning("the failover latch %s is held by somebody else for long", self._paths.failover_latch)
                 return True
             try:
-                marks = marks_of(await self._host.registry.tree(self._paths.root), self._paths)
+                nodes = await self._host.registry.tree(self._paths.root)
+                marks, live = marks_of(nodes, self._paths), view_of(nodes, self._paths).instances
                 item = failover.next_to_take(marks, total)
                 if item is None:
                     return True  # others were faster
-                await self._commit(item, marks, live, basis, now, hold.node_path)
+                await self._commit(item, marks, live, basis, hold.node_path)
                 hold.released_in_transaction()
             finally:
                 await hold.release()
@@ -77,12 +79,13 @@ class Takeover:
             return False
         return True
 
-    async def _commit(self, item: int, marks: Marks, live: frozenset[str], basis: Basis, now: datetime, latch_node: str) -> None:
-        me, path = self._host.instance_id, self._paths.ledger(item)
+    async def _commit(self, item: int, marks: Marks, live: Collection[str], basis: Basis, latch_node: str) -> None:
+        me, path, now = self._host.instance_id, self._paths.ledger(item), self._host.clock.now()
         [node] = await self._host.registry.read([path])
         entry = self._entry(node, path, basis, now)
         operations: list[Operation] = [Delete(latch_node), Check(self._paths.instance(me))]
-        if entry is None or (entry.running and entry.owner in live):  # it runs, or nobody here may touch it
+        taken = entry is not None and not (entry.running and entry.owner in live)
+        if entry is None or not taken:  # it runs, or nobody here may touch it
             operations.append(Delete(self._paths.failover_item(item)))
         else:
             operations += failover.take(self._paths, marks, item, me)
@@ -90,7 +93,8 @@ class Takeover:
                 data = encode(entry.ask(now, Reason.OWNER_LOST))
                 operations.append(SetData(path, data, node.version) if node else Create(path, data))
         await self._host.group.commit(operations, not_after=self._host.registry.lease_until)
-        self._log.info("taken over from an instance that died", extra=fields(item=item))
+        said = "taken over from an instance that died" if taken else "not taken over: it runs, or cannot be read here"
+        self._log.info(said, extra=fields(item=item))
 
     def _entry(self, node: Node | None, path: str, basis: Basis, now: datetime) -> Entry | None:
         if node is None:

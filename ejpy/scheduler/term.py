@@ -33,6 +33,8 @@ class Term:
     """Whether this leader has looked for fires left unclaimed, or will."""
     waiting: set[int] = field(default_factory=set)
     """Items whose ledger entry is watched, since they shall move and cannot: they run, or the entry is of a later ejpy."""
+    resting: set[int] = field(default_factory=set)
+    """Those of them whose entry is of a later ejpy, or may not be read: they stay where they are, and nobody waits for them."""
     said: set[int] = field(default_factory=set)
     """Items whose entry cannot be read, which was said."""
     tidy_from: float = 0.0

@@ -13,16 +13,19 @@ import json
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
 
-from ejpy.coordination.ledger import Entry
-from ejpy.terms import Reason
+from ejpy.coordination.ledger import JUST_BEFORE, Entry
+from ejpy.terms import CatchUp, Outcome, Reason
+from ejpy.testing import history
+from ejpy.testing.checker import Limits, Violation, check
+from ejpy.testing.history import Event
 from tests.support.fleet import Fleet, job, now, sqlite_url, zookeeper_url
 from tests.support.jobs import Execution
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
@@ -30,6 +33,7 @@ from tests.support.workers import WorkerProcess
 from tests.support.zookeeper import ZooKeeperServer
 
 JOB = "chaos"
+EVERY_SECOND = "* * * * * ?"
 SESSION_SECONDS = 4
 MOST_WORKERS = 5
 
@@ -57,17 +61,14 @@ class Report:
     recovered: Counter[str] = field(default_factory=Counter)
     """Runs that make up for something, by reason."""
     not_run: Counter[str] = field(default_factory=Counter)
-    """Pairs recorded as not run, by reason."""
-    lost: list[str] = field(default_factory=list)
-    """Pairs neither run nor recorded."""
-    doubled: list[str] = field(default_factory=list)
-    """Pairs run more than once without a recovery reason, or twice with the same attempt or token."""
+    """Records of pairs that were not run, by reason."""
+    violations: list[Violation] = field(default_factory=list)
     fallen: list[str] = field(default_factory=list)
     """Workers that ended though nobody had told them to."""
 
     @property
     def passed(self) -> bool:
-        return not self.lost and not self.doubled and not self.fallen and self.pairs > 0
+        return not self.violations and not self.fallen and self.pairs > 0
 
     def line(self) -> str:
         return json.dumps(
@@ -79,10 +80,9 @@ class Report:
                 "run_once": self.run_once,
                 "recoveries": dict(self.recovered),
                 "not_run": dict(self.not_run),
-                "lost": len(self.lost),
-                "doubled": len(self.doubled),
+                "violations": dict(Counter(violation.invariant.value for violation in self.violations)),
                 "fallen": self.fallen,
-                "examples": (self.lost + self.doubled)[:5],
+                "examples": [str(violation) for violation in self.violations[:5]],
             }
         )
 
@@ -119,7 +119,13 @@ def run(scenario: Scenario, url: str, directory: Path) -> Report:
         ledger = fleet.ledger(JOB)
         stage.stop_all()
         report = Report(scenario, stage.faults, fallen=stage.fallen())
-        _match(report, fleet.runs(JOB), ledger, first, last)
+        runs = fleet.runs(JOB)
+        verdict = check(_history(scenario, runs, ledger, first, last))
+        within = [one for one in runs if first <= one.scheduled_time <= last]
+        report.pairs, report.violations = verdict.fires, verdict.violations
+        report.run_once = sum(number == 1 for number in Counter((one.item, one.scheduled_time) for one in within).values())
+        report.recovered = Counter(one.reason.value for one in within if one.reason is not Reason.SCHEDULED)
+        report.not_run = verdict.not_run
     return report
 
 
@@ -197,34 +203,46 @@ def _moments(random: Random, scenario: Scenario) -> Iterator[float]:
     return iter(sorted(random.uniform(1, scenario.seconds * 0.95) for _ in range(scenario.faults)))
 
 
-def _match(report: Report, runs: list[Execution], ledger: dict[int, Entry], first: datetime, last: datetime) -> None:
-    by_pair: dict[tuple[datetime, int], list[Execution]] = defaultdict(list)
+def _history(scenario: Scenario, runs: list[Execution], ledger: dict[int, Entry], first: datetime, last: datetime) -> list[Event]:
+    """What was recorded of the instants from `first` to `last`, as rows that the checker reads.
+
+    The schedule counts from just before `first` until just after `last`. All was given its time after that, so a fire that is not
+    accounted for by now never will be.
+    """
+    begin, end = first.timestamp(), last.timestamp()
+    schedule = history.Configured(
+        at=begin - JUST_BEFORE.total_seconds(),
+        job=JOB,
+        cron=EVERY_SECOND,
+        time_zone="UTC",
+        items=scenario.items,
+        failover=True,
+        misfire=scenario.misfire,
+        catch_up=CatchUp(scenario.catch_up),
+        misfire_grace=300.0,
+        claim_timeout=30.0,
+        strategy="AVG_ALLOCATION",
+        monitored=True,
+    )
+    rows: list[Event] = [schedule, replace(schedule, at=end + JUST_BEFORE.total_seconds(), cron=None)]
     for one in runs:
-        by_pair[(one.scheduled_time, one.item)].append(one)
-    fire = first
-    while fire <= last:
-        for item in range(report.scenario.items):
-            report.pairs += 1
-            attempts = by_pair[(fire, item)]
-            name = f"{fire:%H:%M:%S} item {item}"
-            if not attempts:
-                why = next((r.why for r in ledger[item].not_run if r.after < fire <= r.until), None)
-                if why is None:
-                    report.lost.append(name)
-                else:
-                    report.not_run[why.value] += 1
-                continue
-            attempts.sort(key=lambda one: one.attempt)
-            report.run_once += len(attempts) == 1
-            report.recovered.update(one.reason.value for one in attempts if one.reason is not Reason.SCHEDULED)
-            further = [one for one in attempts if one.attempt > 1]
-            if (
-                any(one.reason is Reason.SCHEDULED for one in further)
-                or len({one.attempt for one in attempts}) < len(attempts)
-                or [one.token for one in attempts] != sorted({one.token for one in attempts})
-            ):
-                report.doubled.append(f"{name}: {[(o.attempt, o.reason.value, o.token, o.pid) for o in attempts]}")
-        fire += timedelta(seconds=1)
+        fire, who = one.scheduled_time.timestamp(), str(one.pid)
+        rows.append(history.Claimed(one.start, JOB, one.item, fire, one.attempt, one.reason, one.token, who))
+        rows.append(history.Entered(one.start, JOB, one.item, fire, one.attempt, one.reason, one.token, who))
+        if one.end is not None:
+            outcome = Outcome.SUCCEEDED if one.how == "returned" else Outcome.FAILED
+            rows.append(history.Left(one.end, JOB, one.item, fire, one.attempt, one.token, who, outcome))
+    for item, entry in ledger.items():
+        for left in entry.not_run:
+            rows.append(history.FiresNotRun(end, JOB, item, left.after.timestamp(), left.until.timestamp(), left.why))
+    rows.sort(key=lambda row: row.at)
+    judged = max(rows[-1].at, end)
+    return [
+        *rows,
+        history.Quiet(judged),
+        history.AtRest(judged + 2 * Limits().noticed),
+        history.Finished(judged + 2 * Limits().noticed),
+    ]
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ CPU_SECONDS = 3.0
 
 # ---- what is listed -----------------------------------------------------------------------------------------------
 
-JOB_FIELDS = ["job", "cron", "sharding_total_count", "instances", "leader", "status"]
+JOB_FIELDS = ["job", "cron", "sharding_total_count", "instances", "leader", "status", "problem"]
 SHARD_FIELDS = ["item", "parameter", "instance", "status", "last_fire", "outcome", "attempt", "fencing_token"]
 
 
@@ -72,15 +72,15 @@ def test_jobs_and_shards_are_listed_as_they_are(server: ZooKeeperServer, tmp_pat
 
         running = wait_until(held, PATIENCE_SECONDS, "all items are held")
         alpha, beta = fleet.rows("jobs", "list")
-        assert list(alpha.items()) == list(zip(JOB_FIELDS, ["alpha", "* * * * * ?", 3, 1, instance, "OK"], strict=True))
-        assert list(beta.items()) == list(zip(JOB_FIELDS, ["beta", NEVER, 1, 1, None, "DISABLED"], strict=True))
+        assert list(alpha.items()) == list(zip(JOB_FIELDS, ["alpha", "* * * * * ?", 3, 1, instance, "OK", None], strict=True))
+        assert list(beta.items()) == list(zip(JOB_FIELDS, ["beta", NEVER, 1, 1, None, "DISABLED", None], strict=True))
         parameters = ["Beijing", "a=1, b", None]
         for item, row in enumerate(fleet.rows("shards", "list", "alpha")):
             fire = running[item].scheduled_time.isoformat().replace("+00:00", "Z")
             wanted = [item, parameters[item], instance, "RUNNING", fire, None, 1, running[item].token]
             assert list(row.items()) == list(zip(SHARD_FIELDS, wanted, strict=True))
         heading, *lines = table(fleet.ejpy("jobs", "list").stdout)
-        assert heading == [field.replace("_", " ") for field in JOB_FIELDS]
+        assert heading == [field.replace("_", " ") for field in JOB_FIELDS if field != "problem"]
         assert lines[0] == ["alpha", "* * * * * ?", "3", "1", instance, "OK"]
         assert lines[1] == ["beta", NEVER, "1", "1", "–", "DISABLED"]
         heading, *lines = table(fleet.ejpy("shards", "list", "alpha").stdout)
@@ -130,8 +130,17 @@ def test_a_list_of_a_file_that_is_not_there_makes_none(command: tuple[str, ...],
     done = run_ejpy(*command, "--registry", sqlite_url(tmp_path), timeout=PATIENCE_SECONDS)
     assert (done.returncode, done.stdout) == (1, "")
     [line] = done.stderr.splitlines()
-    assert "there is no such file" in line
+    assert "there is no such file; give the path of the workers' file" in line
+    assert "running" not in line
     assert not list(tmp_path.iterdir())
+
+
+def test_a_worker_without_a_directory_for_its_file_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "jobs.yml").write_text(json.dumps({"jobs": {"nightly": job(cron=NEVER)}}))
+    url = f"sqlite:///{tmp_path}/none/shop.db"
+    done = run_ejpy("worker", "--config", f"{tmp_path}/jobs.yml", "--registry", url, timeout=PATIENCE_SECONDS)
+    assert done.returncode == 1
+    assert f"the directory {tmp_path}/none does not exist; give the path of the workers' file" in done.stderr.splitlines()[-1]
 
 
 # ---- G4 -----------------------------------------------------------------------------------------------------------

@@ -19,9 +19,10 @@ from ejpy.coordination.view import DISABLED, Instance
 from ejpy.execution.base import Ended, SaveCheckpoint
 from ejpy.registry.base import Check, Delete, Node, SessionState, SetData
 from ejpy.terms import Outcome, Reason
-from tests.simulation.cluster import SimCluster, instant, job_config
-from tests.simulation.worker import SESSION_TIMEOUT, SimWorker, VirtualExecution, VirtualRunner
-from tests.support.virtual_loop import VirtualLoop, run_virtual
+from ejpy.testing.bodies import VirtualExecution, VirtualRunner
+from ejpy.testing.cluster import SimCluster, instant, job_config
+from ejpy.testing.virtual_loop import VirtualLoop, run_virtual
+from ejpy.testing.worker import SESSION_TIMEOUT, SimWorker
 
 SATURATED = 100_000
 """So many attempts wait for a place that a worker claims nothing: it lives, and leaves its fires to nobody."""

@@ -12,10 +12,10 @@ from ejpy.coordination.marks import Marks, marks_of
 from ejpy.coordination.view import DISABLED, ENABLED
 from ejpy.registry.base import Delete
 from ejpy.terms import NotRun, Reason
-from tests.simulation.cluster import SimCluster, instant, job_config
-from tests.simulation.outsider import Outsider
-from tests.simulation.worker import SimWorker
-from tests.support.virtual_loop import VirtualLoop, run_virtual
+from ejpy.testing.cluster import SimCluster, instant, job_config
+from ejpy.testing.outsider import Outsider
+from ejpy.testing.virtual_loop import VirtualLoop, run_virtual
+from ejpy.testing.worker import SimWorker
 
 NEVER = "0 0 0 1 1 ? 2099"
 

@@ -12,10 +12,11 @@ import pytest
 from ejpy.config.document import to_document
 from ejpy.coordination.view import DISABLED, ENABLED
 from ejpy.terms import NotRun, Outcome, Reason
-from tests.simulation.cluster import SimCluster, instant, job_config
-from tests.simulation.outsider import Outsider
-from tests.simulation.worker import Run, SimWorker
-from tests.support.virtual_loop import VirtualLoop, run_virtual
+from ejpy.testing.bodies import Run
+from ejpy.testing.cluster import SimCluster, instant, job_config
+from ejpy.testing.outsider import Outsider
+from ejpy.testing.virtual_loop import VirtualLoop, run_virtual
+from ejpy.testing.worker import SimWorker
 
 NEVER = "0 0 0 1 1 ? 2099"
 FAR = 200.0
@@ -160,6 +161,7 @@ def test_a_trigger_goes_with_its_item_when_that_is_moved_before_it_ran() -> None
 def test_a_triggered_run_whose_worker_dies_is_recovered_or_recorded(failover: bool) -> None:
     async def test(cluster: SimCluster) -> None:
         a = await cluster.add_leader(body_seconds=lambda: 6.0)
+        await cluster.until_time(cluster.loop.time() + 1)
         Outsider(cluster).trigger()
         await cluster.until(lambda: cluster.runs(), "it runs")
         await cluster.add()
@@ -190,6 +192,39 @@ def test_j10_a_trigger_for_an_instance_that_just_died_leaves_no_node() -> None:
         assert {run.worker for run in triggered(cluster)} == {a.name}
 
     story(test, items=2, cron=NEVER)
+
+
+def test_j10_what_a_trigger_asked_of_an_instance_that_died_is_run_by_others() -> None:
+    """Its node was written while the instance lived, as far as anybody could know. No later fire of a one-off job would make up
+    for it."""
+
+    async def test(cluster: SimCluster) -> None:
+        a, b = await workers(cluster, 2)
+        lost = set(cluster.items_of(b))
+        assert lost
+        b.crash()
+        Outsider(cluster).trigger()
+        await cluster.until(lambda: len(triggered(cluster)) == 4, "all items run", within=40)
+        assert {(run.item, run.worker) for run in triggered(cluster)} == {(item, a.name) for item in range(4)}
+        await cluster.until(lambda: no_trigger_left(cluster), "no order is left")
+        await cluster.until_time(cluster.loop.time() + 20)
+        assert len(cluster.runs()) == 4
+        assert cluster.evidence.not_run == []
+
+    story(test, items=4, cron=None)
+
+
+def test_all_items_that_one_order_triggers_have_the_same_instant() -> None:
+    """So that what is called once for all sees one fire, whichever workers run its items."""
+
+    async def test(cluster: SimCluster) -> None:
+        await workers(cluster, 2)
+        Outsider(cluster).trigger()
+        await cluster.until(lambda: len(triggered(cluster)) == 4, "all items run")
+        assert len({run.worker for run in triggered(cluster)}) == 2
+        assert len({run.fire for run in triggered(cluster)}) == 1
+
+    story(test, items=4, cron=NEVER)
 
 
 @pytest.mark.parametrize("seed", range(10))

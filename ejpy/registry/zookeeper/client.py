@@ -11,7 +11,7 @@ What is changed, and what failure each change guards against:
   kazoo's thread would die of it.
 * *Why a server could not be reached* is kept per address; kazoo only says "connection time-out".
 * *kazoo's log* is cut below ERROR. Its debug lines hold credentials and the data of nodes; what its other lines tell is
-  logged here and in `link` with the address and the cause.
+  logged in `outage` and `link` with the address and the cause.
 
 Everything for the loop goes through a `Handover`: in the order of the wire, with one wake-up for many.
 """
@@ -35,6 +35,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from ejpy.clock import Clock
 from ejpy.config.zookeeper_hosts import format_hosts
 from ejpy.registry.zookeeper.handler import PollHandler
+from ejpy.registry.zookeeper.outage import Outage
 
 log = logging.getLogger("ejpy.registry.zookeeper")
 kazoo_log = logging.getLogger("ejpy.registry.zookeeper.kazoo")
@@ -189,6 +190,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self.asked_at = 0.0
         self.trouble: dict[str, str] = {}
         self._server = ""
+        self._outage = Outage()
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
         found: list[tuple[str, str, int]] = super()._expand_client_hosts()
@@ -209,6 +211,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
             self._failed(self._server, str(error))
             raise
         self.trouble.clear()
+        self._outage.over()
         return timeouts
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
@@ -239,7 +242,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
 
     def _failed(self, server: str, cause: str) -> None:
         self.trouble[server] = cause
-        log.info("ZooKeeper server %s: %s", server, cause)
+        self._outage.failed(server, cause, self._clock.monotonic())
 
 
 REFUSED_CREDENTIALS = KeeperState.AUTH_FAILED

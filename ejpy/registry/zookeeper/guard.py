@@ -115,10 +115,13 @@ class SessionGuard:
         self._look()
 
     def forget(self) -> None:
-        """Nothing is to be guarded any more."""
+        """Nothing is to be guarded any more: an orderly end is no loss, though whoever listens hears LOST."""
         self._connected = False
         self.lease_until = -math.inf
-        self._become(SessionState.LOST, "stopped", logging.INFO)
+        if self._state is not SessionState.LOST:
+            self._state = SessionState.LOST
+            log.info("ZooKeeper session closed")
+            self._notify(SessionState.LOST)
         self._look()
         self.session_id = None
 

@@ -157,8 +157,42 @@ def test_g8_a_script_job_without_a_command_line_is_refused_when_it_is_loaded() -
     missing = "job 'orders': props: script.command.line: is missing; it must be a command, such as /opt/report/run.sh --daily"
     assert problems(SCRIPT) == [f"jobs.yml:3: {missing}"]
     assert problems(SCRIPT + "    props: {script.command.line: ''}\n") == [f"jobs.yml:6: {missing}"]
-    [misspelled, _] = problems(SCRIPT + "    props: {script.comand.line: x}\n")
-    assert misspelled.endswith("unknown name; did you mean script.command.line?")
+
+
+def test_a_misspelled_prop_is_one_problem() -> None:
+    """It is unknown, and what it should be is missing."""
+    [found] = problems(SCRIPT + "    props: {script.comand.line: x}\n")
+    assert found.endswith("props: 'script.comand.line': unknown name; did you mean script.command.line?")
+    [found] = problems(SCRIPT + "    props: {scirpt.command.line: x}\n")
+    assert found.endswith("props: script.command.line: is missing; is it what 'scirpt.command.line' should be?")
+    found, other = problems(SCRIPT.replace("SCRIPT", "HTTP") + "    props: {http.urll: 'http://localhost/ping'}\n")
+    assert found.endswith("'http.urll': unknown name; did you mean http.url?")
+    assert "http.method: is missing" in other
+
+
+def test_a_problem_of_a_prop_has_the_line_of_the_prop() -> None:
+    props = [
+        "job_error_handler_type: EMAIL",
+        "props:",
+        "  n: 1",
+        "  http.uri: 'http://[::1'",
+        "  http.methd: GET",
+        "  email.from: a@example.org",
+        "  email.to:",
+        "    ops@@example.org",
+        "  email.username: ops",
+        "  'http.read.timeout.milliseconds': 0",
+    ]
+    found = problems(with_keys(*props).replace("class: shop.jobs:Orders", "type: HTTP"))
+    assert [(int(line.split(":")[1]), line.split(": ")[3]) for line in found] == [
+        (7, "email.host"),  # what is missing has no line of its own
+        (7, "email.port"),
+        (9, "http.uri"),
+        (10, "'http.methd'"),
+        (12, "email.to"),
+        (14, "email.username, email.password"),
+        (15, "http.read.timeout.milliseconds"),
+    ]
 
 
 def test_the_props_of_other_kinds_are_checked_too(module: Callable[[str, str], Path]) -> None:

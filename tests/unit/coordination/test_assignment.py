@@ -54,8 +54,8 @@ def reshard(job: Job, total: int, strategy: ShardingStrategyName = STICKY, *, st
     done = plan_of(job, moves_of(job, total, strategy, stalled))
     for batch in done.batches:
         job.commit(batch)
-    for item in surplus(job.view, total):
-        job.commit(with_descendants([Delete(job.paths.item(item))], job.nodes))
+    for removal in with_descendants([[Delete(job.paths.item(item))] for item in surplus(job.view, total)], job.nodes):
+        job.commit(removal)
     if done.requests:
         job.commit(done.requests)
     return done
@@ -456,7 +456,8 @@ def test_items_beyond_the_count_are_removed_with_all_below_them_and_keep_their_e
 
 def test_a_removal_takes_no_other_item_along() -> None:
     job = sharded(13, A)
-    job.commit(with_descendants([Delete(job.paths.item(1))], job.nodes))
+    [removal] = with_descendants([[Delete(job.paths.item(1))]], job.nodes)
+    job.commit(removal)
     assert job.view.items == set(range(13)) - {1}
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
@@ -31,6 +32,24 @@ FAILURE = JobFailure(
 
 def failure(**changes: Any) -> JobFailure:
     return replace(FAILURE, **changes)
+
+
+@contextlib.contextmanager
+def in_a_thread(deed: Callable[[], None]) -> Iterator[list[Exception]]:
+    """Have something done that might never end; at the end of the context it must have. Gives what it raised."""
+    raised: list[Exception] = []
+
+    def do() -> None:
+        try:
+            deed()
+        except Exception as error:  # noqa: BLE001 - it is for the test to judge
+            raised.append(error)
+
+    thread = threading.Thread(target=do, daemon=True)
+    thread.start()
+    yield raised
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 class SetClock:

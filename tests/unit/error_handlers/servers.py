@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.server
 import json
 import socket
@@ -74,6 +75,37 @@ class Silent:
 
     def __exit__(self, *_: object) -> None:
         self._socket.close()
+
+
+class Dripping:
+    """Takes connections, says `begin`, and then `drip` again and again, at intervals that are too short for a time-out."""
+
+    def __init__(self, begin: bytes, drip: bytes) -> None:
+        self._begin = begin
+        self._drip = drip
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):  # nobody came, or who came has left
+            connection, _ = self._socket.accept()
+            with connection:
+                connection.sendall(self._begin)
+                while not self._ended.wait(0.01):
+                    connection.sendall(self._drip)
 
 
 @dataclass

@@ -5,16 +5,19 @@ from __future__ import annotations
 import email
 import email.policy
 import logging
+import re
 from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
 
 from ejpy.error_handlers import ErrorHandling, HandlerSettings, JobErrorHandler, handler_class, problems_of
+from ejpy.error_handlers.mail import EmailHandler
 from ejpy.errors import EjpyError
+from ejpy.wording import shown
 from tests.support.loop import run
-from tests.unit.error_handlers.failures import SetClock, failure
-from tests.unit.error_handlers.servers import MailServer, make_certificate
+from tests.unit.error_handlers.failures import SetClock, failure, in_a_thread
+from tests.unit.error_handlers.servers import Dripping, MailServer, make_certificate
 
 PASSWORD = "pa55word!"
 
@@ -175,10 +178,90 @@ def test_settings_are_checked_all_at_once_and_the_password_is_not_shown() -> Non
         "email.port",
         "email.useSsl",
         "email.debug",
+        "email.from",
         "email.to",
         "email.cc",
         "email.bcc",
-        "email.from",
         "email.username, email.password",
     ]
     assert PASSWORD not in "".join(problems)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ops@@example.com",
+        "ops@.example.com",
+        "ops@example..com",
+        "ops@example.com.",
+        ".ops@example.com",
+        "ops@[",
+        "@\"'@[;",
+        "[@.",
+        "ops@exa\0mple.com",
+        "=?utf-8?q?ops?= <a@b c>",
+        "Ops\0 <ops@example.org>",
+        "Ops\x1b[31m <ops@example.org>",
+        "<>",
+        "=?utf-8?q?x?=@example.org",
+        ",ann@example.org",
+    ],
+)
+@pytest.mark.parametrize("name", ["email.to", "email.from"])
+def test_what_is_no_address_is_one_line_each_that_quotes_it(name: str, address: str) -> None:
+    """Of the standard library's parser some are a HeaderParseError, which is no ValueError, some an AttributeError."""
+    props = {"email.host": "h", "email.port": "25", "email.from": "a@example.org", "email.to": "b@example.org"}
+    problems = problems_of(HandlerSettings("EMAIL", props | {name: address}))
+    assert len(problems) == 1
+    quoted = re.fullmatch(rf"props: {name}: '(.+)' is not a mail address", problems[0])
+    assert quoted
+    assert quoted[1] in shown(address)
+
+
+def test_of_several_addresses_the_one_is_quoted_that_is_none() -> None:
+    props = {"email.host": "h", "email.port": "25", "email.from": "a@example.org", "email.to": "b@example.org, ops@@x, c@d, e@f,"}
+    assert problems_of(HandlerSettings("EMAIL", props)) == [
+        "props: email.to: 'b@example.org, ops@@x, c@d, e@f,' is not a mail address"
+    ]
+    props["email.to"] = "b@example.org, ops@x., c@d, e@f,"
+    assert problems_of(HandlerSettings("EMAIL", props)) == ["props: email.to: 'ops@x.' is not a mail address"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ops@localhost",
+        "ops+jobs@mail.example.org",
+        "o'neil_{x}@example.org",
+        '"a b"@example.org',
+        "ops@[10.0.0.1]",
+        "Ops\nBcc: <ops@example.org>",
+        '"Jobs @ Home" <jobs@example.org>',
+        "Jürgen <jobs@example.org>",
+    ],
+)
+def test_unusual_addresses_are_taken(address: str, clock: SetClock) -> None:
+    with MailServer() as server:
+        made(server, clock, **{"from": address, "to": address}).handle(failure())
+    assert len(server.mails) == 1
+
+
+@pytest.mark.parametrize("host", ["mail..example.org", "m" * 70 + ".example.org", "mail\0.example.org"])
+def test_a_name_that_no_host_can_have_is_an_error_as_one_that_is_not_there(host: str, clock: SetClock) -> None:
+    """Looking it up is a UnicodeError or ValueError, not an OSError."""
+    with MailServer() as server:
+        handler = made(server, clock, host=host)
+        with pytest.raises(EjpyError, match="mail not sent: "):
+            handler.handle(failure())
+
+
+@pytest.mark.parametrize("begin", [b"", b"220-"], ids=["one endless line", "endlessly many lines"])
+def test_a_server_that_drips_is_given_up_when_the_time_for_the_whole_mail_is_over(begin: bytes, clock: SetClock) -> None:
+    """No single wait is ever long enough for a time-out."""
+    with Dripping(begin, b"x" if not begin else b"x\r\n220-") as server:
+        props = {"email.host": "127.0.0.1", "email.port": str(server.port), "email.useSsl": "false"}
+        handler = EmailHandler(props | {"email.from": "a@example.org", "email.to": "b@example.org"}, clock)
+        handler.delivery_seconds = 0.3
+        with in_a_thread(lambda: handler.handle(failure())) as errors:
+            pass
+    assert [str(error) for error in errors] == [f"mail server 127.0.0.1:{server.port}: mail not sent: not done within 0.3 s"]

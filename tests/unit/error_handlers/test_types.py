@@ -13,7 +13,7 @@ from ejpy.error_handlers.local import IgnoreHandler, LogHandler, ThrowHandler
 from ejpy.error_handlers.mail import EmailHandler
 from ejpy.error_handlers.secrets import without_secrets
 from ejpy.error_handlers.webhook import DingTalkHandler, SlackHandler, WeChatHandler
-from ejpy.errors import ConfigError
+from ejpy.errors import ConfigError, ScriptFailed
 from ejpy.execution.base import Ended
 from ejpy.logs import TextFormatter, fields_of
 from ejpy.terms import Outcome, Reason
@@ -112,6 +112,19 @@ def test_log_and_throw_write_one_record_with_fields_and_trace(
         "reason": Reason.OWNER_LOST,
     }
     assert "    Traceback (most recent call last):" in TextFormatter().format(record)
+
+
+@pytest.mark.parametrize(("level", "repeated"), [(logging.INFO, False), (logging.WARNING, True)])
+def test_the_output_of_a_script_is_logged_with_its_failure_only_if_it_was_not_logged_before(
+    level: int, repeated: bool, clock: SetClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(level, "ejpy.job.shop")
+    output = str(ScriptFailed("exit code 3", last_lines=["one", "two"])).partition("\n")[2]
+    LogHandler({}, clock).handle(failure(error="ScriptFailed: exit code 3: two", traceback=output))
+    [record] = caplog.records
+    assert record.getMessage() == "failed: ScriptFailed: exit code 3: two"
+    assert (record.exc_text == "last lines of its output:\none\ntwo") is repeated
+    assert (record.exc_text is None) is not repeated
 
 
 def test_ignore_does_nothing(clock: SetClock, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,15 +6,14 @@ import base64
 import hashlib
 import hmac
 import re
-import threading
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from ejpy.error_handlers import HandlerSettings, JobErrorHandler, handler_class, problems_of
 from ejpy.errors import EjpyError
-from tests.unit.error_handlers.failures import SetClock, failure
-from tests.unit.error_handlers.servers import Silent, Webhook
+from tests.unit.error_handlers.failures import SetClock, failure, in_a_thread
+from tests.unit.error_handlers.servers import Dripping, Silent, Webhook
 
 TOKEN = "t0ken-of-the-robot"
 OK = b'{"errcode":0,"errmsg":"ok"}'
@@ -138,22 +137,41 @@ def test_a_server_that_is_not_there_is_an_error_without_the_address(clock: SetCl
 
 def test_a_server_that_does_not_answer_is_given_up_after_the_read_time_out(clock: SetClock) -> None:
     """The time-out for connecting is a minute here, and would be too late."""
-    raised: list[Exception] = []
-
-    def handle(handler: JobErrorHandler) -> None:
-        try:
-            handler.handle(failure())
-        except EjpyError as error:
-            raised.append(error)
-
     with Silent() as server:
         limits = {"connectTimeoutMilliseconds": "60000", "readTimeoutMilliseconds": "50"}
         handler = made("WECHAT", f"http://127.0.0.1:{server.port}/{TOKEN}", clock, **limits)
-        thread = threading.Thread(target=handle, args=(handler,), daemon=True)
-        thread.start()
-        thread.join(20)
-        assert not thread.is_alive()
+        with in_a_thread(lambda: handler.handle(failure())) as raised:
+            pass
     assert [str(error) for error in raised] == ["WeChat gave no answer: TimeoutError: timed out"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "drip"),
+    [
+        (b"HTTP/1.1 ", b"2"),
+        (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n", b"x"),
+        (b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        (b"HTTP/1.1 200 OK\r\n\r\nok", b"\n"),
+    ],
+    ids=["status line", "headers", "body", "chunks", "body that ends with the connection"],
+)
+def test_a_server_that_drips_is_given_up_when_the_time_for_the_whole_delivery_is_over(
+    begin: bytes, drip: bytes, clock: SetClock
+) -> None:
+    """No single wait is ever long enough for the read time-out, and 64 KiB would take ten minutes."""
+    with Dripping(begin, drip) as server:
+        limits = {"connectTimeoutMilliseconds": "100", "readTimeoutMilliseconds": "100"}
+        handler = made("SLACK", f"http://127.0.0.1:{server.port}/{TOKEN}", clock, **limits)
+        with in_a_thread(lambda: handler.handle(failure())) as raised:
+            pass
+    assert [str(error) for error in raised] == ["Slack gave no answer within 0.3 s"]
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70])
+def test_a_name_that_no_host_can_have_is_an_error_as_one_that_is_not_there(host: str, clock: SetClock) -> None:
+    with pytest.raises(EjpyError, match="Slack gave no answer: "):
+        made("SLACK", f"http://{host}/{TOKEN}", clock).handle(failure())
 
 
 def test_an_answer_that_is_no_http_is_an_error_without_the_address(clock: SetClock) -> None:

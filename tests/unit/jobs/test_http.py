@@ -93,6 +93,9 @@ class Handler(BaseHTTPRequestHandler):
     def answer_away(self, rest: str) -> None:
         self.begin(302, Location=f"{rest}://127.0.0.1/x", Content_Length="0")
 
+    def answer_elsewhere(self, location: str) -> None:
+        self.begin(302, Location=location, Content_Length="0")
+
     def answer_nowhere(self, rest: str) -> None:
         self.begin(302, Content_Length="0")
 
@@ -310,6 +313,14 @@ def test_only_http_is_followed(web: Web, scheme: str) -> None:
     assert "redirected (302) to where nothing can be asked: is not allowed; allowed: an address" in str(
         failure_of(web.props(f"/away/{scheme}"))
     )
+
+
+@pytest.mark.parametrize("location", ["http://[::1", "//[x]/", "http://h:99999/", "http://h:port/", "http://%zz:0/"])
+def test_a_redirection_to_what_is_no_address_is_a_failure(web: Web, location: str) -> None:
+    """Joining it with the address asked raises a ValueError for some."""
+    failed = failure_of(web.props(f"/elsewhere/{location}"))
+    assert "redirected (302) to where nothing can be asked: " in str(failed)
+    assert failed.status == 302
 
 
 def test_a_redirection_to_nowhere_is_a_failure(web: Web) -> None:

@@ -13,16 +13,22 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from ejpy.attempt import Attempt
+from ejpy.cancellation import Cancellation
 from ejpy.errors import ConfigError, JobCancelled
+from ejpy.execution.body import BodyEnd, How, run_body
 from ejpy.job import ShardContext
 from ejpy.jobs import ScriptFailed, ScriptJob
 from ejpy.jobs.output import TAIL_CHARACTERS, TAIL_LINES
+from ejpy.terms import Reason
 from tests.unit.jobs.contexts import PATIENCE_SECONDS, Body, KindContextForTest, Logged, logged
 
 
@@ -136,6 +142,20 @@ def test_an_exit_code_is_a_failure_that_shows_the_last_lines(log: Logged) -> Non
     assert str(failed).startswith("exit code 3: disk is full\nlast lines of its output:\n82\n83\n")
     assert str(failed).endswith("\n100\ndisk is full")
     assert log.lines[0] == "1"
+
+
+def test_its_failure_is_told_in_a_headline_and_its_last_lines_without_frames_of_python(log: Logged) -> None:
+    """The same lines stood in the headline, in the message under the frames, and in the log."""
+    instant = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+    attempt = Attempt("report", "", "", 3, 1, None, "t", instant, 1, Reason.SCHEDULED, 7, None, None)
+
+    def end_of(command_line: str) -> BodyEnd:
+        return copy_context().run(run_body, attempt, in_shell(command_line), Cancellation(), ScriptJob)
+
+    assert end_of("echo one; echo two; exit 3") == BodyEnd(
+        How.RAISED, "ScriptFailed: exit code 3: two", "last lines of its output:\none\ntwo"
+    )
+    assert end_of("echo one; exit 3") == BodyEnd(How.RAISED, "ScriptFailed: exit code 3: one")
 
 
 @pytest.mark.parametrize(

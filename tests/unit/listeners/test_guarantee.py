@@ -326,6 +326,25 @@ def test_an_error_of_the_call_ends_the_round_for_all() -> None:
 # ---- what breaks --------------------------------------------------------------------------------------------------
 
 
+def test_one_that_is_cancelled_in_mid_call_settles_nothing_and_another_calls() -> None:
+    """Its worker is told to end while it calls. The call has not come to its end, so it counts for nothing."""
+
+    async def story(c: Cluster) -> None:
+        a, b = c.members
+        c.call_seconds = 5.0
+        others = b.begin("started", {0, 1})
+        await asyncio.sleep(0.5)
+        calling = a.begin("started", {2, 3})
+        await asyncio.sleep(1)
+        assert c.calls == [("started", 1, "a")]
+        calling.cancel()
+        await asyncio.wait({calling})
+        await others
+        assert c.calls == [("started", 1, "a"), ("started", 1, "b")]
+
+    cluster(2, story)
+
+
 def test_when_the_last_one_is_cancelled_another_calls_after_some_patience() -> None:
     async def story(c: Cluster) -> None:
         waiting = [c.members[0].begin("started", {0}), c.members[1].begin("started", {1})]

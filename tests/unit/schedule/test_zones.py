@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from importlib import resources
 from io import BytesIO
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 
 from ejpy.errors import CronError
 from ejpy.schedule.zones import segment_at, time_zone
+from ejpy.wording import shown
 from tests.unit.schedule.instants import fires, utc
 
 SINCE = round(datetime(2016, 1, 1, tzinfo=timezone.utc).timestamp())
@@ -83,6 +84,42 @@ def test_without_a_name_it_is_the_local_zone_of_the_machine() -> None:
         [sys.executable, "-c", program], env={**os.environ, "TZ": "Asia/Tokyo"}, capture_output=True, text=True, check=True
     )
     assert found.stdout.split() == ["2026-01-02T00:00:00+09:00"] * 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["EST5EDT,M3.2.0,M11.1.0", "UTC0", "Garbage/Zone", ":/etc/nonexist", ":", "/etc", "/etc/passwd", "x" * 5000, "\x1b[2J"],
+)
+def test_a_local_zone_without_an_iana_name_is_refused_in_one_line_that_tells_what_to_do(name: str) -> None:
+    """POSIX's rules are right for libc, and unknown to the zone data; libc itself reads what it does not know as UTC."""
+    program = (
+        "from ejpy.errors import CronError\n"
+        "from ejpy.schedule.zones import time_zone\n"
+        "print(time_zone('Asia/Tokyo'))\n"
+        "try:\n"
+        "    time_zone(None)\n"
+        "except CronError as error:\n"
+        "    print(error)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "TZ": name}, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.splitlines() == [
+        "Asia/Tokyo",
+        f"no time zone is given, which means the machine's, and TZ={shown(name)} in the environment is not an IANA name; "
+        "give time_zone for the job, or set TZ to an IANA name (Europe/Berlin)",
+    ]
+
+
+def test_a_machine_that_contradicts_itself_about_its_zone_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def contradicted() -> None:
+        raise ZoneInfoNotFoundError("Multiple conflicting configurations:\n/etc/a: X\n")
+
+    monkeypatch.delenv("TZ", raising=False)
+    monkeypatch.setattr("tzlocal.get_localzone", contradicted)
+    with pytest.raises(CronError, match=r"machine's, and that cannot be told \('Multiple .*X.*'\); give time_zone") as refused:
+        time_zone(None)
+    assert "\n" not in str(refused.value)
 
 
 def test_every_change_of_offset_that_the_zone_data_list_is_found() -> None:

@@ -423,7 +423,7 @@ def test_a_worker_whose_clock_is_set_right_takes_part_again(caplog: pytest.LogCa
 
     run_virtual(story)
     assert len(said(caplog, "nothing is run here", logging.ERROR)) == 1
-    assert said(caplog, "this clock is right again") == ["this clock is right again: this worker takes part again"]
+    assert len(said(caplog, "this clock is near enough now")) == 1
 
 
 # ---- owners that leave fires unclaimed ----------------------------------------------------------------------------------

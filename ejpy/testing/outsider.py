@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ejpy.coordination.view import ENABLED, instance_document
 from ejpy.registry.base import Create, Delete, Operation, SetData, ancestors
-from tests.simulation.cluster import SimCluster
+from ejpy.testing.cluster import SimCluster
 
 
 class Outsider:
