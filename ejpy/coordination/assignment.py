@@ -7,13 +7,13 @@ The leader compares the assignment with what the strategy wants, whenever anythi
   idle for a moment then, and watches the entry until then.
 
 The whole change is one transaction of the differences. Its guards: the leader's term (nobody was elected since), each
-receiver's instance node (nobody is given an item who has just left), the version of each assignment, and the ledger version
-of each item that is taken from a live owner (it did not start meanwhile). If one fails, the leader looks again.
+receiver's instance node (nobody is given an item who has just left), the version of each assignment, the ledger version of each
+item (it did not start meanwhile), and that nobody has triggered its owner unseen. If one fails, the leader looks again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -124,6 +124,7 @@ def plan(
     begins: Callable[[int], InForce],
     overdue: frozenset[int] = frozenset(),
     triggers: Mapping[str, Node] | None = None,
+    existing: Container[str] = (),
     *,
     now: datetime,
 ) -> Plan:
@@ -131,7 +132,8 @@ def plan(
 
     `ledger` holds what was read for each item that moves (None: there is no entry yet). `begins` tells since when, and under
     what, an item is due that is new. `overdue`: items that are taken from an owner that left a fire unclaimed. `triggers`: by the
-    instance that they are for; an item that moves before its owner has taken note of one takes it along.
+    instance that they are for; an item that moves before its owner has taken note of one takes it along. `existing`: the paths
+    that are known below the job.
     """
     waiting: set[int] = set()
     done: list[Move] = []
@@ -147,32 +149,45 @@ def plan(
                 requests.append(SetData(paths.ledger(move.item), encode(node.entry.ask_for_hand_over()), node.version))
             continue
         trigger = (triggers or {}).get(assigned.instance_id) if assigned is not None else None
-        changes = _move(paths, view, move, node, owner_lives, begins(move.item), move.item in overdue, trigger, now)
-        batches.add(Check(paths.instance(move.to)), changes)
+        changes = _move(paths, view, move, node, begins(move.item), move.item in overdue, trigger, now)
+        guards: list[tuple[Operation, ...]] = [(Check(paths.instance(move.to)),)]
+        if assigned is not None and trigger is None and not is_foreign(assigned.instance_id):
+            guards.append(_no_trigger(paths, assigned.instance_id, existing))
+        batches.add(guards, changes)
         done.append(move)
     return Plan(tuple(tuple(b) for b in batches.all), frozenset(waiting), tuple(requests), tuple(done))
 
 
 class _Batches:
-    """Puts the changes of each item into one transaction, with one check of each receiver in it."""
+    """Puts the changes of each item into one transaction, with each guard once in it."""
 
     def __init__(self) -> None:
         self.all: list[list[Operation]] = []
         self._bytes = 0
-        self._checked: set[Operation] = set()
+        self._guarded: set[tuple[Operation, ...]] = set()
 
-    def add(self, check: Check, changes: list[Operation]) -> None:
-        size = operation_bytes(check) + sum(operation_bytes(change) for change in changes)
-        full = not self.all or len(self.all[-1]) + 1 + len(changes) > MOST_OPERATIONS or self._bytes + size > MOST_BYTES
+    def add(self, guards: list[tuple[Operation, ...]], changes: list[Operation]) -> None:
+        added = [*(operation for guard in guards for operation in guard), *changes]
+        size = sum(map(operation_bytes, added))
+        full = not self.all or len(self.all[-1]) + len(added) > MOST_OPERATIONS or self._bytes + size > MOST_BYTES
         if full:
             self.all.append([])
             self._bytes = 0
-            self._checked.clear()
-        if check not in self._checked:
-            self._checked.add(check)
-            self.all[-1].append(check)
+            self._guarded.clear()
+        for guard in guards:
+            if guard not in self._guarded:
+                self._guarded.add(guard)
+                self.all[-1] += guard
         self.all[-1] += changes
         self._bytes += size
+
+
+def _no_trigger(paths: JobPaths, instance_id: str, existing: Container[str]) -> tuple[Operation, ...]:
+    """Fails if there is a trigger for the owner that the leader has not seen: its items would move without what that asks for,
+    and the receiver may have obeyed its own already. (A transaction cannot check that a node is not there, but make and remove
+    it.)"""
+    node = paths.trigger(instance_id) if paths.triggers in existing else paths.triggers
+    return Create(node), Delete(node)
 
 
 def _move(
@@ -180,7 +195,6 @@ def _move(
     view: JobView,
     move: Move,
     node: LedgerNode | None,
-    owner_lives: bool,
     begins: InForce,
     overdue: bool,
     trigger: Node | None,
@@ -213,7 +227,7 @@ def _move(
     after = _with_trigger(after, trigger)
     if after != entry or fresh:
         operations.append(SetData(ledger, encode(after), node.version))
-    elif owner_lives:
+    else:  # its owner may be back by now, under a new session, and run it
         operations.append(Check(ledger, node.version))
     return operations
 

@@ -144,7 +144,8 @@ def decide(
     if s.others_until is not None and entry.accounted_until < (theirs := min(held_since, s.others_until)):
         return Write(entry.account(theirs))
     change = next_change(s.changes, entry)
-    if entry.asked is not None and change is None:
+    given_back = entry.fire is not None and not entry.unscheduled and entry.accounted_until < entry.fire
+    if entry.asked is not None and change is None and not given_back:  # else the count of that fire's attempts would be lost
         return _asked(entry, entry.asked, s)
     schedule = s.schedule(entry.basis, item)
     step = _pending(entry, s, schedule, min(change.since, s.now) if change else s.now, held_since) if schedule else None

@@ -55,13 +55,13 @@ def unclaimed(
 ) -> dict[int, datetime]:
     """Items that nobody runs, with the fire that was left unclaimed for `claim_timeout`.
 
-    An owner that claimed something lately is at work on a backlog, not stalled.
+    An owner that claimed or ended something lately is at work on a backlog, not stalled.
     """
     found: dict[int, datetime] = {}
     for item, node in ledger.items():
         if node is None or node.entry.running or node.entry.suspended or node.entry.basis != basis:
             continue
         due = schedule.next_after(node.entry.accounted_until)
-        if due is not None and now - max(due, node.entry.claimed or due) >= config.claim_timeout:
+        if due is not None and now - max(due, node.entry.claimed or due, node.entry.ended or due) >= config.claim_timeout:
             found[item] = due
     return found

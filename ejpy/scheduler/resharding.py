@@ -98,7 +98,8 @@ class Resharding:
             movable = [move for move in moves if move.item in ledger]
             triggers = marks_of(self._mirror.nodes, self._paths).triggers
             overdue = frozenset(term.neglect.overdue)
-            plan = assignment.plan(self._paths, view, movable, ledger, begins, overdue, triggers, now=self._begun(now))
+            existing = self._mirror.nodes
+            plan = assignment.plan(self._paths, view, movable, ledger, begins, overdue, triggers, existing, now=self._begun(now))
             term.resting |= resting
             batches = [list(batch) for batch in plan.batches]
             if plan.moves and self._paths.sharding not in self._mirror.nodes:
@@ -222,8 +223,8 @@ class Resharding:
         committed = await self._host.group.commit([guard, *batch], not_after=self._host.registry.lease_until)
         term.version = committed.versions[0]
         written = [operation.path for operation in batch if isinstance(operation, (Create, SetData))]
-        below = [path for path in written if path.startswith(self._paths.root + "/")]
         removed = [operation.path for operation in batch if isinstance(operation, Delete)]
+        below = [path for path in written if path.startswith(self._paths.root + "/") and path not in removed]
         term.wrote(below, committed.revision, self._host.clock.monotonic(), removed=removed)
         asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._again)
 

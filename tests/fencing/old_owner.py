@@ -39,7 +39,11 @@ class OldOwner:
     def __init__(self, what: str, place: str, token: int) -> None:
         command = [sys.executable, "-W", "error", "-m", "tests.fencing.old_owner", what, place, str(token)]
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-        wait_until(self._stopped, PATIENCE_SECONDS, "the old owner is paused")
+        try:
+            wait_until(self._stopped, PATIENCE_SECONDS, "the old owner is paused")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
 
     def wake(self) -> str:
         """Let it go on; returns "written", or the name of the error that its write ended with."""

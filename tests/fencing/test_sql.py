@@ -101,7 +101,7 @@ def test_nobody_writes_to_the_file_between_guard_and_commit(engine: Engine) -> N
 
 @only("postgresql")
 def test_a_server_that_ends_idle_transactions_frees_what_a_paused_owner_holds(engine: Engine) -> None:
-    idle = engine.url.update_query_dict({"options": "-c idle_in_transaction_session_timeout=100"})
+    idle = engine.url.update_query_dict({"options": "-c idle_in_transaction_session_timeout=5000"})
     with OldOwner("commit_after_guarding", idle.render_as_string(hide_password=False), 41) as old:
         write(engine, 57)
         assert old.wake() in {"InternalError", "OperationalError"}

@@ -69,15 +69,13 @@ def _one_claim_each(job: OfJob, item: OfItem, where: str) -> Iterator[Violation]
             name = f"{where} {time_text(fire)}"
             for before, after in pairwise(attempts):
                 if after.attempt <= before.attempt or after.token == before.token:
-                    if _began_anew(item, before, after):
-                        continue
                     text = f"attempt {after.attempt} ({_who(after)}) after attempt {before.attempt} ({_who(before)})"
                     yield Violation(Invariant.S2, after.at, name, text)
             for row in attempts:
                 if row.attempt > 1 and row.reason is Reason.SCHEDULED:
                     yield Violation(Invariant.S2, row.at, name, f"attempt {row.attempt} has no reason ({_who(row)})")
             if rows is item.claimed and job.watched:
-                yield from _no_gap(item, attempts, name)
+                yield from _no_gap(attempts, name)
     ended: defaultdict[float, int] = defaultdict(int)
     for end in item.recorded:
         if end.recorded and end.outcome is Outcome.SUCCEEDED:
@@ -87,22 +85,13 @@ def _one_claim_each(job: OfJob, item: OfItem, where: str) -> Iterator[Violation]
                 yield Violation(Invariant.S2, end.at, f"{where} {time_text(end.scheduled_time)}", text)
 
 
-def _no_gap(item: OfItem, attempts: list[Claimed | Entered], name: str) -> Iterator[Violation]:
+def _no_gap(attempts: list[Claimed | Entered], name: str) -> Iterator[Violation]:
     expected = 1
-    for place, row in enumerate(attempts):
-        anew = place > 0 and _began_anew(item, attempts[place - 1], row)
-        if row.attempt != expected and not anew:
+    for row in attempts:
+        if row.attempt != expected:
             yield Violation(Invariant.S2, row.at, name, f"attempts {[each.attempt for each in attempts]}")
             return
         expected = row.attempt + 1
-
-
-def _began_anew(item: OfItem, before: Claimed | Entered, after: Claimed | Entered) -> bool:
-    """The fire was given back before its body was entered, and a run that was asked for came between: its attempts are counted
-    from 1 again, since an entry knows one fire only."""
-    if after.attempt != 1 or any(body.token == before.token for body in item.entered):
-        return False
-    return any(claim.unscheduled and before.token < claim.token < after.token for claim in item.claimed)
 
 
 def _in_time(job: OfJob, item: OfItem, where: str, limits: Limits) -> Iterator[Violation]:

@@ -70,7 +70,7 @@ class Limits:
     """How far clocks may be off."""
     closing: float = 5.5
     """How long after its grace a worker may end."""
-    back: float = 1.0
+    back: float = 0.0
     """How long a worker that is back under its old name may still be taken for gone."""
     calm: float = 12.0
     """For so long before the end nothing moves any more."""

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from itertools import groupby
+from itertools import combinations, groupby
 from math import inf
 
 from ejpy.testing.history import Assigned, Configured, Event, Leads, Marked, Present, Written
@@ -21,7 +21,7 @@ TAKES_TURNS = "SINGLE_SHARDING_BALANCE"
 def find(told: Told, limits: Limits) -> Iterator[Violation]:
     for job in told.jobs.values():
         if job.watched:
-            yield from _transactions(job, limits)
+            yield from _transactions(job, told.stuck, limits)
             yield from _at_rest(job, told, limits)
             for number, item in sorted(job.items.items()):
                 yield from _marks(job, number, item, told, limits)
@@ -61,26 +61,38 @@ class _Tree:
                 self.assigned[event.item] = event.instance
 
 
-def _transactions(job: OfJob, limits: Limits) -> Iterator[Violation]:
+def _transactions(job: OfJob, stuck: set[str], limits: Limits) -> Iterator[Violation]:
     tree = _Tree()
     recent: list[tuple[float, frozenset[str]]] = [(-inf, frozenset())]
     """Who could be given items, and since when."""
-    stalled: dict[str, float] = {}
-    revisions = (event for event in job.events if isinstance(event, (Present, Leads, Written, Assigned)))
-    for _, rows in groupby(revisions, key=lambda event: event.revision):
-        transaction = list(rows)
+    blamed = _blamed(job)
+    for transaction in _each_transaction(job):
         at = transaction[0].at
         moves = [row for row in transaction if isinstance(row, Assigned)]
-        overdue = {row.item for row in transaction if isinstance(row, Written) and row.overdue}
-        for move in moves:
-            if move.item in overdue and move.item in tree.assigned:
-                stalled[tree.assigned[move.item]] = at
         yield from _moves(job, tree, transaction, moves, limits)
         if moves and moves[0].by is not None:
-            yield from _needless(job, tree, moves, at, recent, stalled, limits)
+            yield from _needless(job, tree, moves, at, recent, blamed, stuck, limits)
         for row in transaction:
             tree.take(row)
         recent.append((at, frozenset(i for i, p in tree.present.items() if not p.draining)))
+
+
+def _each_transaction(job: OfJob) -> Iterator[list[Present | Leads | Written | Assigned]]:
+    rows = (event for event in job.events if isinstance(event, (Present, Leads, Written, Assigned)))
+    return (list(of_one) for _, of_one in groupby(rows, key=lambda event: event.revision))
+
+
+def _blamed(job: OfJob) -> list[tuple[str, float]]:
+    """Whose items were taken since they had left a fire unclaimed, and when."""
+    found: list[tuple[str, float]] = []
+    tree = _Tree()
+    for transaction in _each_transaction(job):
+        overdue = {row.item for row in transaction if isinstance(row, Written) and row.overdue}
+        for row in transaction:
+            if isinstance(row, Assigned) and row.item in overdue and row.item in tree.assigned:
+                found.append((tree.assigned[row.item], row.at))
+            tree.take(row)
+    return found
 
 
 def _moves(job: OfJob, tree: _Tree, transaction: Sequence[Event], moves: list[Assigned], limits: Limits) -> Iterator[Violation]:
@@ -110,7 +122,8 @@ def _needless(
     moves: list[Assigned],
     at: float,
     recent: list[tuple[float, frozenset[str]]],
-    stalled: dict[str, float],
+    blamed: list[tuple[str, float]],
+    stuck: set[str],
     limits: Limits,
 ) -> Iterator[Violation]:
     """S4 under STICKY. The leader may not have heard of the last changes: one of the recent situations must explain it."""
@@ -121,16 +134,19 @@ def _needless(
     earlier = last_before(job.configured, at - limits.hearing)
     counts |= {earlier.items} if earlier is not None else set()
     first = max(place for place, (since, _) in enumerate(recent) if since <= at - limits.hearing)
-    for move in moves:
-        if move.item in tree.assigned and _left_unclaimed(config, tree.entries.get(move.item), at, limits):
-            stalled[tree.assigned[move.item]] = at
-    silent = frozenset(i for i, since in stalled.items() if at - since <= 2 * config.claim_timeout + limits.hearing)
-    enabled = [frozenset(s.which for s in job.servers if s.which and not _server_enabled(job, s.which, moment)) for moment in
-               {at, *(s.at for s in job.servers if s.at >= at - limits.hearing), at - limits.hearing}]  # fmt: skip
+    entries = tree.entries
+    silent = stuck | {owner for item, owner in tree.assigned.items() if _left_unclaimed(config, entries.get(item), at, limits)}
+    silent |= {who for who, when in blamed if -limits.hearing <= at - when <= 2 * config.claim_timeout + limits.hearing}
+    passed_over = [frozenset(some) for number in range(len(silent) + 1) for some in combinations(sorted(silent), number)]
+    moments = {at, at - limits.hearing, *(row.at for row in job.servers if row.at >= at - limits.hearing)}
+    disabled = {
+        frozenset(row.which for row in job.servers if row.which and not _server_enabled(job, row.which, moment))
+        for moment in moments
+    }
     for _, present in recent[first:]:
-        for off in enabled:
+        for off in disabled:
             able = frozenset(i for i in present if i.partition("@-@")[0] not in off)
-            for eligible in {able, able - silent, present, present - silent}:
+            for eligible in {among - some for among in (able, present) for some in passed_over}:
                 for count in counts:
                     if _necessary(tree, moves, eligible, count):
                         return

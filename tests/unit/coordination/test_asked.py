@@ -187,3 +187,15 @@ def test_records_of_what_was_asked_for_are_no_range_of_the_schedule() -> None:
     assert [record.why for record in refused.not_run] == [NotRun.MISSED, NotRun.DISABLED]
     assert refused.not_run[0] == NotRunRange(at("10:00"), at("10:05"), NotRun.MISSED)
     assert refused.record(at("10:05"), at("10:05") + MINUTE, NotRun.MISSED).not_run[-1].after == at("10:05")
+
+
+def test_a_fire_that_was_given_back_comes_before_what_was_asked_for_so_that_its_attempts_are_counted() -> None:
+    claimed = look(idle("10:00"), "10:05:01")
+    assert isinstance(claimed, Claim)
+    back = give_back(replace(claimed.entry, token=7))
+    step = look(asked(back), "10:05:03")
+    assert isinstance(step, Claim)
+    assert (step.entry.fire, step.entry.attempt) == (at("10:05"), 2)
+    then = look(step.entry.end(Outcome.SUCCEEDED, 8, at("10:05:04")), "10:05:05")
+    assert isinstance(then, Claim)
+    assert then.entry.fire == ASKED.instant

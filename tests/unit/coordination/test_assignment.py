@@ -297,7 +297,8 @@ def test_the_transaction_is_of_the_differences() -> None:
     [batch] = plan_of(job, [Move(3, B), Move(11, B)]).batches
     assert paths_in(batch, SetData) == [job.paths.item_instance(3), job.paths.item_instance(11)]
     assert paths_in(batch, Check) == [job.paths.instance(B), job.paths.ledger(3), job.paths.ledger(11)]
-    assert len(batch) == 5
+    assert paths_in(batch, Create) == paths_in(batch, Delete) == [job.paths.triggers], "nobody has triggered the owner unseen"
+    assert len(batch) == 7
 
 
 # ---- many -------------------------------------------------------------------------------------------------------------------
@@ -436,6 +437,21 @@ def test_j10_an_item_that_moves_takes_the_trigger_of_its_owner_along(dies: bool)
             assert entry.asked.reason is Reason.TRIGGER
             trigger = triggers[A]
             assert entry.ask_by_trigger(trigger.modified, trigger.revision) is entry, "taken note of: it is not asked for twice"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_j2_nothing_moves_past_a_trigger_that_the_leader_has_not_seen(known: bool) -> None:
+    """The receiver may have obeyed its own before the item came, and whoever had the item has not yet."""
+    job = sharded(4, A)
+    job.join(B)
+    if known:
+        job.put_below("trigger/other", "")
+    done = plan(job.paths, job.view, moves_of(job, 4), job.ledger(range(4)), begins_now, existing=job.nodes, now=NOW)
+    triggered(job, A)
+    [batch] = done.batches
+    with pytest.raises(GuardFailed, match="/trigger"):
+        job.commit(batch)
+    assert set(job.owners.values()) == {A}
 
 
 # ---- fewer items, and more again ---------------------------------------------------------------------------------------------

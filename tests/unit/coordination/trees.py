@@ -125,6 +125,6 @@ class Job:
         transaction.apply(operations)
         for path, record in transaction.draft.items():
             if record is None:
-                del self._records[path]
+                self._records.pop(path, None)  # made and removed in one
             else:
                 self._records[path] = record
