@@ -245,11 +245,8 @@ def _is_term(path: str) -> bool:
 def receiver_is_looked_at_again(patch: Patch) -> None:
     add = assignment._Batches.add
 
-    def unchecked(self: Any, check: Check, changes: list[Operation]) -> None:
-        self._checked.add(check)
-        if not self.all:
-            self.all.append([])
-        add(self, check, changes)
+    def unchecked(self: Any, guards: list[tuple[Operation, ...]], changes: list[Operation]) -> None:
+        add(self, [guard for guard in guards if not isinstance(guard[0], Check)], changes)
 
     patch.setattr(assignment._Batches, "add", unchecked)
 
