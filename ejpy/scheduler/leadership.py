@@ -104,8 +104,8 @@ class Leadership:
             untidy += self._lost_config(term, config)
             if untidy and self._host.clock.monotonic() >= term.tidy_from:
                 self._deed.begin(self._resharding.tidy(term, untidy))
-            elif able and self._resharding.wanted(term, view, config):
-                self._deed.begin(self._resharding.reshard(term, view, config, known, now))
+            elif able and self._resharding.wanted(term, view, marks, config):
+                self._deed.begin(self._resharding.reshard(term, view, marks, config, known, now))
 
     def _abandoned(self, term: Term, view: JobView, config: JobConfig) -> frozenset[str]:
         known = term.without_instance.keys()
@@ -177,7 +177,8 @@ class Leadership:
             ledger = await self._resharding.read_ledger(term, list(owners), basis, now)
         except RegistryError as error:
             self._log.info("ledger not checked: %s", error)
-            self._check_in(RETRY_SECONDS)
+            if self._check is None:  # else one is to come
+                self._check_in(RETRY_SECONDS)
             return True
         until = self._host.clock.monotonic() + 2 * config.claim_timeout.total_seconds()
         term.neglect.overdue.clear()

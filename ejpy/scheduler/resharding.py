@@ -18,7 +18,7 @@ from ejpy.coordination.changes import Changes, InForce
 from ejpy.coordination.ledger import Basis, new_entry
 from ejpy.coordination.ledger_document import read_entry
 from ejpy.coordination.marking import announce_resharding
-from ejpy.coordination.marks import foreign_instances, marks_of
+from ejpy.coordination.marks import Marks, foreign_instances
 from ejpy.coordination.paths import JobPaths
 from ejpy.coordination.view import JobView
 from ejpy.errors import AccessDenied, GuardFailed, RegistryError, RequestTooLarge
@@ -63,24 +63,19 @@ class Resharding:
         self._again = again
         self._log = log
 
-    def wanted(self, term: Term, view: JobView, config: JobConfig) -> bool:
+    def wanted(self, term: Term, view: JobView, marks: Marks, config: JobConfig) -> bool:
         """Whether there is something to do now."""
         moves = self._moves(term, view, config)
         if moves is None:
             return False
         can_move = any(move.item not in term.waiting for move in moves)
         if foreign_instances(view) and moves:
-            return not view.necessary or (can_move and not self._held_by_foreign(view, moves))
+            return not view.necessary or (can_move and not _held_by_foreign(view, marks, moves))
         if can_move:
             return True
         return bool(assignment.surplus(view, config.sharding_total_count) or assignment.clear_flags(self._paths, view))
 
-    def _held_by_foreign(self, view: JobView, moves: list[Move]) -> bool:
-        """ElasticJob's rule: while an item runs, by its mark, nothing is moved; its end is seen in the tree."""
-        running = marks_of(self._mirror.nodes, self._paths).running
-        return any(move.item in running and running[move.item].instance_id in view.instances for move in moves)
-
-    async def reshard(self, term: Term, view: JobView, config: JobConfig, known: Changes, now: datetime) -> bool:
+    async def reshard(self, term: Term, view: JobView, marks: Marks, config: JobConfig, known: Changes, now: datetime) -> bool:
         """Do what can be done now. Whether to look again at once."""
 
         def begins(item: int) -> InForce:
@@ -96,10 +91,10 @@ class Resharding:
             ledger = await self.read_ledger(term, [move.item for move in moves], basis, now)
             resting = {move.item for move in moves if move.item not in ledger}
             movable = [move for move in moves if move.item in ledger]
-            triggers = marks_of(self._mirror.nodes, self._paths).triggers
-            overdue = frozenset(term.neglect.overdue)
-            existing = self._mirror.nodes
-            plan = assignment.plan(self._paths, view, movable, ledger, begins, overdue, triggers, existing, now=self._begun(now))
+            overdue, existing = frozenset(term.neglect.overdue), self._mirror.nodes
+            plan = assignment.plan(
+                self._paths, view, movable, ledger, begins, overdue, marks.triggers, existing, now=self._begun(now)
+            )
             term.resting |= resting
             batches = [list(batch) for batch in plan.batches]
             if plan.moves and self._paths.sharding not in self._mirror.nodes:
@@ -248,6 +243,12 @@ class Resharding:
             entry = new_entry(basis, now) if node is None else read_entry(node, path, basis, now).entry
             if entry is not None and not entry.running:
                 changed()  # it can be moved now
+
+
+def _held_by_foreign(view: JobView, marks: Marks, moves: list[Move]) -> bool:
+    """ElasticJob's rule: while an item runs, by its mark, nothing is moved; its end is seen in the tree."""
+    running = marks.running
+    return any(move.item in running and running[move.item].instance_id in view.instances for move in moves)
 
 
 def _in_transactions(groups: list[list[Operation]]) -> list[list[Operation]]:

@@ -98,7 +98,6 @@ def job_file(tmp_path: Path) -> str:
     return f"{tmp_path}/jobs.yml"
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("command", ["jobs list", "jobs list -o json", "check --config jobs.yml", "--help", "worker --help"])
 def test_output_that_cannot_be_written_is_an_error_of_one_line(

@@ -23,7 +23,7 @@ from ejpy.errors import (
 from ejpy.registry.base import Check, Committed, Create, Delete, Operation, SetData, operation_bytes
 from ejpy.registry.group import MOST_UNDER_WAY, GroupCommit
 from ejpy.registry.memory import MemoryRegistry, MemoryStore
-from tests.support.virtual_loop import LoopClock, VirtualLoop, run_virtual
+from ejpy.testing.virtual_loop import LoopClock, VirtualLoop, run_virtual
 
 T = TypeVar("T")
 ROUND_TRIP = 0.001

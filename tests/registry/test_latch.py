@@ -22,10 +22,10 @@ from ejpy.registry.latch import LatchHold, LeaderLatch
 from ejpy.registry.latch_line import in_line, latch_order
 from ejpy.registry.memory import MemoryRegistry, MemoryStore
 from ejpy.registry.zookeeper import ZooKeeperRegistry
+from ejpy.testing.network import Trouble, UnreliableRegistry
+from ejpy.testing.virtual_loop import LoopClock, VirtualLoop, run_virtual
 from tests.support.loop import run
 from tests.support.proxy import Proxy
-from tests.support.unreliable import Trouble, UnreliableRegistry
-from tests.support.virtual_loop import LoopClock, VirtualLoop, run_virtual
 from tests.support.zookeeper import connected, expire_session
 
 T = TypeVar("T")

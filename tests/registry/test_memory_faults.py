@@ -15,7 +15,7 @@ from ejpy.errors import GuardFailed, OutcomeUnknown, RegistryUnavailable, Regist
 from ejpy.registry.base import Create, Delete, SessionState, SetData
 from ejpy.registry.memory import MemoryRegistry, MemoryStore
 from ejpy.registry.session import LEASE_MARGIN
-from tests.support.virtual_loop import EPOCH, LoopClock, VirtualLoop, run_virtual
+from ejpy.testing.virtual_loop import EPOCH, LoopClock, VirtualLoop, run_virtual
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from ejpy.errors import AccessDenied, GuardFailed, OutcomeUnknown, RegistryError
 from ejpy.registry.base import Create, Delete, Node, Operation, SetData, TreeListener, TreeWatch, parent_of
 from ejpy.registry.memory import MemoryRegistry, MemoryStore
 from ejpy.registry.mirror import LAST_RETRY_SECONDS, TreeMirror
-from tests.support.unreliable import Trouble, UnreliableRegistry
-from tests.support.virtual_loop import LoopClock, VirtualLoop, run_virtual
+from ejpy.testing.network import Trouble, UnreliableRegistry
+from ejpy.testing.virtual_loop import LoopClock, VirtualLoop, run_virtual
 
 T = TypeVar("T")
 ROUND_TRIP = 0.001

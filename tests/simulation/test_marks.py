@@ -228,9 +228,10 @@ def test_a_taker_that_dies_loses_what_it_took_to_another() -> None:
 def test_switching_failover_off_gives_up_what_waits() -> None:
     async def test(cluster: SimCluster) -> None:
         outsider = Outsider(cluster)
+        outsider.join()  # a mark of the dead would go whatever `failover` says
         outsider.put(cluster.paths.failover_item(0))
         outsider.put(cluster.paths.item_failover(1), outsider.id)
-        await workers(cluster, 1)
+        await cluster.add_leader()
         await cluster.until(lambda: marks(cluster) == Marks(), "the marks are removed")
 
     story(test, items=2, cron=NEVER, failover=False)

@@ -14,7 +14,7 @@ from ejpy.coordination.view import instance_document
 from ejpy.errors import NoSuchJob, NothingToDo
 from ejpy.registry.base import Committed, Create, Delete, Operation, Registry, ancestors
 from ejpy.registry.memory import MemoryRegistry, MemoryStore
-from tests.support.virtual_loop import LoopClock, VirtualLoop, run_virtual
+from ejpy.testing.virtual_loop import LoopClock, VirtualLoop, run_virtual
 
 NS = "/ns"
 PATHS = JobPaths(NS, "job")

@@ -19,8 +19,8 @@ from ejpy.listeners.guarantee import PATIENCE_SECONDS
 from ejpy.registry.base import Create, Delete, SetData
 from ejpy.registry.memory import MemoryRegistry, MemoryStore
 from ejpy.registry.mirror import TreeMirror
-from tests.support.unreliable import Trouble, UnreliableRegistry
-from tests.support.virtual_loop import EPOCH, LoopClock, VirtualLoop, run_virtual
+from ejpy.testing.network import Trouble, UnreliableRegistry
+from ejpy.testing.virtual_loop import EPOCH, LoopClock, VirtualLoop, run_virtual
 
 ROOT = "/ns/shop"
 PATH = f"{ROOT}/guarantee"

@@ -10,7 +10,7 @@ import pytest
 from ejpy.errors import RegistryError
 from ejpy.logs import FieldsAdapter
 from ejpy.scheduler.host import RETRY_SECONDS, Deed
-from tests.support.virtual_loop import VirtualLoop, run_virtual
+from ejpy.testing.virtual_loop import VirtualLoop, run_virtual
 
 log = FieldsAdapter(logging.getLogger("ejpy.test"), {"job": "j"})
 

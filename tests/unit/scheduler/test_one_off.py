@@ -18,9 +18,9 @@ from ejpy.registry.base import Create, Node, SetData
 from ejpy.scheduler.configuration import Configuration
 from ejpy.scheduler.schedules import Schedules
 from ejpy.terms import Reason
-from tests.simulation.cluster import SimCluster, instant, job_config
-from tests.simulation.worker import SimWorker
-from tests.support.virtual_loop import VirtualLoop, run_virtual
+from ejpy.testing.cluster import SimCluster, instant, job_config
+from ejpy.testing.virtual_loop import VirtualLoop, run_virtual
+from ejpy.testing.worker import SimWorker
 
 ONE_OFF = "one-off: runs only when it is triggered"
 LOG = FieldsAdapter(logging.getLogger("ejpy.scheduler"), {})

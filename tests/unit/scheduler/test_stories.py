@@ -18,9 +18,9 @@ from ejpy.logs import fields_of
 from ejpy.registry.base import Create, Delete, SessionListener, SetData
 from ejpy.scheduler.election import ELECTION_TIMEOUT_SECONDS
 from ejpy.terms import NotRun, Reason
-from tests.simulation.cluster import SimCluster, instant, job_config
-from tests.simulation.worker import SESSION_TIMEOUT, SimRegistry
-from tests.support.virtual_loop import VirtualLoop, run_virtual
+from ejpy.testing.cluster import SimCluster, instant, job_config
+from ejpy.testing.virtual_loop import VirtualLoop, run_virtual
+from ejpy.testing.worker import SESSION_TIMEOUT, SimRegistry
 
 
 def change_config(cluster: SimCluster, **settings: Any) -> None:
